@@ -1,0 +1,63 @@
+"""Claims: who works on which cell right now, so that several runs share one results folder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class Claim:
+    """A lock on one cell, held until `release` or until the kernel sees its holder die."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self._path, self._handle = path, handle
+
+    def release(self) -> None:
+        self._path.unlink(missing_ok=True)  # while still holding it: nobody else's file can be hit
+        os.close(self._handle)
+
+
+class Claims:
+    """The folder of lock files, one per cell that some process is working on."""
+
+    def __init__(self, results: Path) -> None:
+        self.folder = results / ".claims"
+
+    def take(self, key: str) -> Claim | None:
+        """The claim on this cell, or None where another process holds it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / key
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                return None
+            if _same_file(path, handle):
+                return Claim(path, handle)
+            os.close(handle)  # its last holder removed the file between our open and our lock: try the next one
+
+    def held(self) -> list[str]:
+        """The keys that living processes hold at this moment; files that the dead left behind do not count."""
+        keys = []
+        for path in sorted(self.folder.glob("*")):
+            try:
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                keys.append(path.name)
+            finally:
+                os.close(handle)
+        return keys
+
+
+def _same_file(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,152 @@
+"""From what a file says to the one form every graph has here, and the checks that every graph must pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from bench.data.graph import Graph
+from bench.errors import BadData
+
+REVISION = 1  # raised whenever the same raw files may give other arrays than before
+_BLOCK = 1 << 22  # numbers looked at together, so that checking a large graph needs no second copy of it
+
+
+@dataclass
+class RawGraph:
+    """What a reader found in its files: nothing is symmetrised, merged, cast or checked yet."""
+
+    adjacency: Any  # scipy sparse, any format; every stored entry other than zero is an edge
+    features: Any  # numpy array or scipy sparse
+    labels: np.ndarray  # one integer per node, or one row per node with a single maximum (one-hot)
+
+
+def canonical_graph(name: str, raw: RawGraph, where: str, num_classes: int | None = None) -> Graph:
+    """Symmetric union, unweighted, duplicates merged, self-loops as shipped; features float32, labels int64.
+
+    `where` stands in messages. Without `num_classes` the labels must use every class from 0 to the largest.
+    """
+    labels = class_numbers(raw.labels, where)
+    if num_classes is None:
+        num_classes = _count_classes(labels, where)
+    indptr, indices = _symmetric_union(raw.adjacency, where)
+    features = as_features(raw.features, where)
+    return check_graph(Graph(name, indptr, indices, features, labels, num_classes), where)
+
+
+def class_numbers(labels: np.ndarray, where: str) -> np.ndarray:
+    """Labels as int64 class numbers, from integers or from one-hot rows."""
+    if labels.dtype.kind not in "biuf":
+        raise BadData(f"{where}: the labels are of type {labels.dtype}, not numbers")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim == 2:
+        top = labels.max(axis=1, keepdims=True)
+        if not ((labels == top).sum(axis=1) == 1).all():
+            raise BadData(f"{where}: a row of the one-hot labels names no class or several")
+        return labels.argmax(axis=1).astype(np.int64)
+    if labels.ndim != 1:
+        raise BadData(f"{where}: the labels have {labels.ndim} dimensions instead of one")
+    if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels == np.floor(labels)).all()):
+        raise BadData(f"{where}: the labels are not whole numbers")
+    return labels.astype(np.int64)
+
+
+def as_features(features: Any, where: str) -> np.ndarray | sp.csr_array:
+    """Features as float32; sparse ones as CSR with ascending columns, no duplicates and no stored zeros."""
+    if features.dtype.kind not in "biuf" or features.ndim != 2:
+        raise BadData(f"{where}: the features must be a matrix of real numbers")
+    with np.errstate(over="ignore"):  # what does not fit becomes infinite, which the check then names
+        if isinstance(features, np.ndarray):
+            return np.ascontiguousarray(features, dtype=np.float32)
+        matrix: Any = sp.csr_array(features.astype(np.float32))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def check_graph(graph: Graph, where: str) -> Graph:
+    """The graph itself if it keeps every rule of `Graph`; otherwise BadData says which one it breaks."""
+    problem = _shape_problem(graph) or _edge_problem(graph) or _value_problem(graph)
+    if problem:
+        raise BadData(f"{where}: {problem}")
+    return graph
+
+
+def _count_classes(labels: np.ndarray, where: str) -> int:
+    present = np.unique(labels)
+    if len(present) and (present[0] != 0 or present[-1] != len(present) - 1):
+        raise BadData(
+            f"{where}: the labels must be 0 to C-1 with every class in use; "
+            f"there are {len(present)} different ones between {present[0]} and {present[-1]}"
+        )
+    return len(present)
+
+
+def _symmetric_union(adjacency: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
+    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+        raise BadData(f"{where}: the adjacency has the shape {adjacency.shape}; it must be square")
+    if adjacency.data.dtype.kind not in "biuf" or not np.isfinite(adjacency.data).all():
+        raise BadData(f"{where}: the adjacency's values are not finite numbers")
+    rows = adjacency.astype(bool).tocsr()  # as booleans, adding is "or" and nothing overflows
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    columns = rows.T.tocsr()
+    if not (np.array_equal(rows.indptr, columns.indptr) and np.array_equal(rows.indices, columns.indices)):
+        rows = (rows + columns).tocsr()
+    del columns
+    kind = np.int32 if rows.nnz < 2**31 else np.int64
+    return rows.indptr.astype(kind, copy=False), rows.indices.astype(kind, copy=False)
+
+
+def _shape_problem(graph: Graph) -> str:
+    nodes = graph.num_nodes
+    if nodes < 1 or graph.num_entries < 1:
+        return "the graph is empty: it has no node or no edge"
+    if graph.features.shape[0] != nodes or len(graph.labels) != nodes:
+        return (
+            f"the parts do not fit: {nodes} nodes in the adjacency, {graph.features.shape[0]} rows of features, "
+            f"{len(graph.labels)} labels"
+        )
+    if graph.features.dtype != np.float32 or graph.labels.dtype != np.int64:
+        return "features must be float32 and labels int64"
+    if graph.num_features == 0 or (isinstance(graph.features, sp.csr_array) and graph.features.nnz == 0):
+        return "there is no feature that is not zero"
+    if graph.num_classes < 2 or graph.labels.min() == graph.labels.max():
+        return "there are fewer than two classes"
+    if graph.labels.min() < 0 or graph.labels.max() >= graph.num_classes:
+        lowest, highest = graph.labels.min(), graph.labels.max()
+        return f"labels must lie in 0 to {graph.num_classes - 1}; they go from {lowest} to {highest}"
+    return ""
+
+
+def _edge_problem(graph: Graph) -> str:
+    indptr, indices = graph.indptr, graph.indices
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+        return "the adjacency's row pointers are broken"
+    for start in range(0, len(indices), _BLOCK):
+        block = indices[start : start + _BLOCK + 1]
+        if block.min() < 0 or block.max() >= graph.num_nodes:
+            return f"the adjacency names a node outside 0 to {graph.num_nodes - 1}"
+        drops = start + 1 + np.flatnonzero(block[1:] <= block[:-1])  # only a new row may start lower
+        if (indptr[np.searchsorted(indptr, drops)] != drops).any():
+            return "the neighbours of a node are not in ascending order without duplicates"
+    ones = np.ones(len(indices), dtype=np.int8)
+    mirrored = sp.csr_array((ones, indices, indptr), shape=(graph.num_nodes, graph.num_nodes)).T.tocsr()
+    if not (np.array_equal(mirrored.indptr, indptr) and np.array_equal(mirrored.indices, indices)):
+        return "the adjacency is not symmetric"
+    return ""
+
+
+def _value_problem(graph: Graph) -> str:
+    features = graph.features
+    values = (features.data if isinstance(features, sp.csr_array) else features).reshape(-1)
+    for start in range(0, len(values), _BLOCK):
+        if not np.isfinite(values[start : start + _BLOCK]).all():
+            return "the features hold NaN or infinite values"
+    if isinstance(features, sp.csr_array) and features.indices.max() >= features.shape[1]:
+        return "the features name a column that does not exist"
+    return ""

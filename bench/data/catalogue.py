@@ -1,0 +1,130 @@
+"""Which datasets exist, under which names, and what the paper says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from bench.data.canonical import canonical_graph
+from bench.data.graph import Graph
+from bench.data.npz import read_graph_npz
+from bench.data.sources import Layout, stamp_paths
+from bench.data.splits import uniform_rule
+from bench.errors import UserError
+from bench.text import nearest
+
+GROUPS = ("small", "large", "all", "small-twin", "large-twin", "all-twin")
+_OWN_RULE = "uniform-60/20/20"
+
+
+@dataclass(frozen=True)
+class PaperStatistics:
+    """A row of the paper's table of datasets, and what its edge count counts."""
+
+    nodes: int
+    edges: int
+    features: int
+    classes: int
+    edges_mean: str  # in words
+    counting: str = "entries"  # "entries": as stored here; "undirected": each once, no loops; "unknown": one of the two
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One entry of the catalogue; everything that the harness knows about a dataset before reading it."""
+
+    name: str
+    title: str  # as tables print it
+    groups: tuple[str, ...]
+    split_rule: str
+    settings_name: str  # under which name models keep the authors' settings; "" has none
+    load: Callable[[Path | None], Graph]  # the folder that holds the raw files, where there are any
+    stamp: Callable[[Path | None], str | None]  # cheap identity of the input; None where it is not there
+    aliases: tuple[str, ...] = ()
+    paper: PaperStatistics | None = None
+    is_twin: bool = False
+    layouts: tuple[Layout, ...] = ()  # how its raw files may lie in a data folder; () needs no data folder
+    obtain: str = ""  # where a person gets the files that cannot be downloaded automatically
+    conventions: tuple[str, ...] = ()  # what was done to the raw files, in sentences
+    checked: str = ""  # what was verified about this entry, and when not, why not
+    fingerprint: str | None = None  # of the canonical arrays; None where nobody has had the files
+    own_file: Path | None = None  # a user's file
+
+    @property
+    def twin(self) -> str:
+        """The group of generated graphs that can stand in for this dataset's group, or ""."""
+        real = [group for group in self.groups if group in ("small", "large")]
+        return f"{real[0]}-twin" if real else ""
+
+
+@cache
+def datasets() -> dict[str, Dataset]:
+    """All catalogued datasets by name."""
+    from bench.data.entries import ENTRIES
+
+    return {dataset.name: dataset for dataset in ENTRIES}
+
+
+def resolve(names: str, split_ratio: str | None = None) -> list[Dataset]:
+    """The datasets behind a list such as `photo,large,my.npz`, each once, in the order asked for.
+
+    `split_ratio` (for example 50/25/25) takes the place of every dataset's own rule.
+    """
+    found: dict[str, Dataset] = {}
+    for word in filter(None, (part.strip() for part in names.split(","))):
+        for dataset in _find(word):
+            other = found.setdefault(dataset.name, dataset)
+            if other.own_file != dataset.own_file:
+                raise UserError(f"two files would both be called '{dataset.name}'; rename one of them")
+    if not found:
+        raise UserError("no dataset was named; `python -m bench list datasets` shows them all")
+    rule = uniform_rule(split_ratio) if split_ratio else None
+    return [replace(dataset, split_rule=rule) if rule else dataset for dataset in found.values()]
+
+
+def _find(word: str) -> list[Dataset]:
+    known = datasets()
+    lower = word.lower()
+    if lower in GROUPS:
+        return [dataset for dataset in known.values() if lower in dataset.groups]
+    for dataset in known.values():
+        if lower == dataset.name or lower in dataset.aliases:
+            return [dataset]
+    if lower.endswith(".npz") or "/" in word or "\\" in word:
+        return [own_dataset(Path(word).expanduser())]
+    spellings = [*known, *GROUPS, *(alias for dataset in known.values() for alias in dataset.aliases)]
+    raise UserError(
+        f"there is no dataset or group '{word}'.{nearest(word, spellings)} "
+        "`python -m bench list datasets` shows them all; a file of your own is named by its path, such as my/graph.npz."
+    )
+
+
+def own_dataset(path: Path) -> Dataset:
+    """A user's npz file. It is keyed by content; its name is only what tables call it."""
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    # a user's photo.npz must not be taken for Photo itself
+    taken = {*datasets(), *GROUPS, *(alias for dataset in datasets().values() for alias in dataset.aliases)}
+    name = path.name if path.stem.lower() in taken else path.stem
+    return Dataset(
+        name=name,
+        title=name,
+        groups=(),
+        split_rule=_OWN_RULE,
+        settings_name="",
+        load=partial(_load_own, name, path),
+        stamp=partial(_stamp_own, path),
+        conventions=("symmetric union, unweighted, duplicates merged, self-loops and feature values as in the file",),
+        checked="shapes, index ranges, finite features and labels; a file of your own has no published counts",
+        own_file=path.resolve(),
+    )
+
+
+def _load_own(name: str, path: Path, root: Path | None) -> Graph:
+    return canonical_graph(name, read_graph_npz([path]), path.name)
+
+
+def _stamp_own(path: Path, root: Path | None) -> str | None:
+    return stamp_paths([path]) if path.is_file() else None

@@ -1,0 +1,67 @@
+"""Readers for other people's copies of two large graphs: PyG's Reddit2 and OGB's ogbn-products."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from bench.data.canonical import RawGraph
+from bench.data.npz import read_array, read_sparse, reading
+from bench.errors import BadData
+
+_ROWS = 1 << 18  # lines of a table parsed together
+
+
+def read_reddit2(paths: list[Path]) -> RawGraph:
+    """GraphSAINT's files; the roles (its own split) are not needed, because the benchmark draws its own splits."""
+    adjacency, features, classes = paths
+    with reading(classes):
+        by_node = json.loads(classes.read_text())
+        labels = np.array([by_node[str(node)] for node in range(len(by_node))])
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadData(f"{classes.name} does not give each node one class number")
+    return RawGraph(read_sparse(adjacency), read_array(features), labels)
+
+
+def read_ogbn_products(paths: list[Path]) -> RawGraph:
+    """OGB's tables, each edge written once; the other direction is added by the symmetric union."""
+    edges, features, labels = paths
+    classes = np.concatenate(list(_table(labels, np.int64)))
+    if classes.shape[1] != 1:
+        raise BadData(f"{labels.name} must have one column")
+    matrix = _features(features, len(classes))
+    ends = np.concatenate(list(_table(edges, np.int32)))
+    if ends.shape[1] != 2:
+        raise BadData(f"{edges.name} must have two columns")
+    with reading(edges):
+        pairs = (ends[:, 0], ends[:, 1])
+        adjacency = sp.coo_array((np.ones(len(ends), dtype=bool), pairs), shape=(len(classes), len(classes)))
+    return RawGraph(adjacency, matrix, classes[:, 0])
+
+
+def _features(path: Path, nodes: int) -> np.ndarray:
+    """Filled piece by piece: the whole table would not fit beside its parsed form."""
+    result = None
+    filled = 0
+    for block in _table(path, np.float32):
+        if result is None:
+            result = np.empty((nodes, block.shape[1]), dtype=np.float32)
+        if filled + len(block) <= nodes:
+            result[filled : filled + len(block)] = block
+        filled += len(block)
+    if result is None or filled != nodes:
+        raise BadData(f"{path.name} has {filled} rows for {nodes} nodes")
+    return result
+
+
+def _table(path: Path, kind: type[np.generic]) -> Iterator[np.ndarray]:
+    """A compressed comma-separated table of numbers without a header, in pieces."""
+    import pandas
+
+    with reading(path), pandas.read_csv(path, header=None, dtype=kind, chunksize=_ROWS, compression="gzip") as pieces:
+        for piece in pieces:
+            yield piece.to_numpy()

@@ -1,0 +1,110 @@
+"""Readers for numpy's own files: graphs in the gnn-benchmark npz format, scipy's save_npz, plain npy arrays."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from bench.data.canonical import RawGraph
+from bench.errors import BadData
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a file is read becomes one line that names the file."""
+    try:
+        yield
+    except BadData:
+        raise
+    except OSError as error:
+        raise BadData(f"{path.name} cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, EOFError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
+        what = " ".join(str(error).split()) or type(error).__name__
+        raise BadData(f"{path.name} is truncated or damaged: {what}") from error
+
+
+def read_graph_npz(paths: list[Path]) -> RawGraph:
+    """One npz with adj_data/adj_indices/adj_indptr/adj_shape, attr_... or a dense attr_matrix, and labels.
+
+    The older spelling with dots (adj_matrix.data) is read too. Arrays that are not asked for are never opened.
+    """
+    [path] = paths
+    arrays = _Archive(path)
+    adjacency = arrays.sparse("adj_", "adj_matrix.")
+    features: Any = arrays.sparse("attr_", "attr_matrix.")
+    if features is None:
+        features = arrays.get("attr_matrix")
+    labels = arrays.get("labels")
+    if adjacency is None or features is None or labels is None:
+        lacking = "adj_data" if adjacency is None else "attr_data or attr_matrix" if features is None else "labels"
+        raise BadData(f"{path.name} has no array {lacking}; it holds {', '.join(arrays.names) or 'nothing'}")
+    return RawGraph(adjacency, features, labels)
+
+
+def read_sparse(path: Path) -> sp.csr_array | sp.csc_array | sp.coo_array:
+    """A matrix as scipy.sparse.save_npz writes it (or GraphSAINT, which leaves the format out: CSR)."""
+    arrays = _Archive(path)
+    matrix = arrays.coordinates() if "row" in arrays.names else arrays.sparse("")
+    if matrix is None:
+        raise BadData(f"{path.name} holds no sparse matrix as scipy's save_npz writes it")
+    return matrix
+
+
+def read_array(path: Path) -> np.ndarray:
+    """A npy file, mapped rather than read."""
+    with reading(path):
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise BadData(f"{path.name} is an archive, not a single array")
+    return array
+
+
+class _Archive:
+    """The arrays of an npz file, each opened on demand and never unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with reading(path):
+            if not zipfile.is_zipfile(path):
+                raise BadData(f"{path.name} is not an npz archive, or it is truncated")
+            with zipfile.ZipFile(path) as archive:
+                self.names = [name.removesuffix(".npy") for name in archive.namelist()]
+
+    def get(self, name: str) -> np.ndarray | None:
+        if name not in self.names:
+            return None
+        with reading(self.path), np.load(self.path, allow_pickle=False) as archive:
+            return archive[name]
+
+    def sparse(self, *prefixes: str) -> sp.csr_array | sp.csc_array | None:
+        """The compressed matrix under the first prefix that has one, its indices checked; None where there is none."""
+        for prefix in prefixes:
+            parts = self._all(prefix + part for part in ("data", "indices", "indptr", "shape"))
+            if parts:
+                data, indices, indptr, shape = parts
+                kind = self.get(prefix + "format")
+                make: Any = sp.csc_array if kind is not None and kind.item() in ("csc", b"csc") else sp.csr_array
+                with reading(self.path):
+                    matrix = make((data, indices, indptr), shape=tuple(int(size) for size in shape))
+                    matrix.check_format(full_check=True)
+                return matrix
+        return None
+
+    def coordinates(self) -> sp.coo_array | None:
+        parts = self._all(("data", "row", "col", "shape"))
+        if not parts:
+            return None
+        data, row, col, shape = parts
+        with reading(self.path):
+            return sp.coo_array((data, (row, col)), shape=tuple(int(size) for size in shape))
+
+    def _all(self, names: Iterable[str]) -> list[np.ndarray]:
+        found = [self.get(name) for name in names]
+        return [array for array in found if array is not None] if all(array is not None for array in found) else []

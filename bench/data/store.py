@@ -1,0 +1,205 @@
+"""Canonical graphs on disk: raw files are parsed once, after that every process maps the same arrays.
+
+<cache>/graphs/<name>-<fingerprint>/   adjacency and features, without labels: all that a worker is given
+<cache>/labels/<fingerprint>.npy       all labels, for the parent only
+<cache>/stamps/<name>-<hash>.json      which input led to which graph, so that nothing is parsed or hashed twice
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import platformdirs
+import scipy.sparse as sp
+
+from bench.data.catalogue import Dataset
+from bench.data.counts import Counts, count
+from bench.data.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
+from bench.errors import BadData, UserError
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A graph in the store."""
+
+    graph: Graph  # memory-mapped, with all labels: for the parent process only
+    folder: Path  # the arrays without labels: what a worker gets
+    counts: Counts
+
+
+def cache_root() -> Path:
+    """BENCH_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("BENCH_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("nagphormer-bench"))
+
+
+def data_roots(option: Path | None) -> list[Path]:
+    """Folders that may hold raw files: `--data`, BENCH_DATA, the cache; in this order."""
+    chosen = [option, os.environ.get("BENCH_DATA") or None, cache_root() / "raw"]
+    return list(dict.fromkeys(Path(folder).expanduser() for folder in chosen if folder is not None))
+
+
+def open_dataset(dataset: Dataset, data: Path | None, cache: Path) -> Stored:
+    """The dataset's canonical graph; fetched, parsed and written on the first call, mapped on every later one."""
+    from bench.data.fetch import fetch
+
+    root = find_root(dataset, data, cache)
+    if root is None and dataset.layouts:
+        root = fetch(dataset, cache / "raw")
+    found = find_stored(dataset, root, cache)
+    if found is None:
+        with _locked(cache, dataset.name):
+            found = find_stored(dataset, root, cache) or _parse_and_keep(dataset, root, cache)
+    return found
+
+
+def find_root(dataset: Dataset, data: Path | None, cache: Path) -> Path | None:
+    """The first data folder that holds all of the dataset's files."""
+    if data is not None and not data.expanduser().is_dir():
+        raise UserError(f"the data folder {data} does not exist")
+    roots = [*data_roots(data), cache / "raw"]
+    return next((root for root in roots if dataset.layouts and dataset.stamp(root) is not None), None)
+
+
+def find_stored(dataset: Dataset, root: Path | None, cache: Path) -> Stored | None:
+    """The graph that this very input gave before, if it is still in the store."""
+    stamp = dataset.stamp(root)
+    if stamp is None:
+        return None
+    try:
+        known = json.loads(_stamp_path(cache, dataset.name, stamp).read_text())
+        folder = cache / "graphs" / known["folder"]
+        graph, counts = _open(folder)
+        labels = np.load(_labels_path(cache, graph.fingerprint), allow_pickle=False)
+    except (OSError, ValueError, KeyError, BadData):
+        return None  # never written, cleared, or written by another version: the raw files are read again
+    return Stored(graph.with_labels(labels), folder, counts)
+
+
+def open_arrays(folder: Path) -> Graph:
+    """What a worker sees: the graph with every label unknown."""
+    return _open(folder)[0]
+
+
+def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
+    stamp = dataset.stamp(root)  # before reading: a file that changes meanwhile is read again next time
+    graph = dataset.load(root)
+    graph = replace(graph, fingerprint=graph_fingerprint(graph))
+    folder = cache / "graphs" / f"{dataset.name}-{graph.fingerprint[:12]}"
+    labels = np.array(graph.labels)
+    try:
+        _write_labels(_labels_path(cache, graph.fingerprint), labels)
+        _write_folder(folder, graph)
+        note = json.dumps({"folder": folder.name, "fingerprint": graph.fingerprint})
+        if stamp is not None:
+            _write_text(_stamp_path(cache, dataset.name, stamp), note)
+    except OSError as error:
+        raise _cannot_write(error) from error
+    del graph  # from here on the mapped copy serves
+    opened, counts = _open(folder)
+    return Stored(opened.with_labels(labels), folder, counts)
+
+
+def _open(folder: Path) -> tuple[Graph, Counts]:
+    try:
+        facts = json.loads((folder / "graph.json").read_text())
+        if facts["format"] != _FORMAT:
+            raise BadData(f"{folder.name} was written by another version")
+        counts = Counts(**facts["counts"])
+        features: np.ndarray | sp.csr_array
+        if facts["sparse"]:
+            parts = [_map(folder / f"features_{part}.npy") for part in ("data", "indices", "indptr")]
+            features = sp.csr_array((parts[0], parts[1], parts[2]), shape=(counts.nodes, counts.features))
+            features.has_canonical_format = True  # the arrays are read-only: scipy must not try to sort them
+        else:
+            features = _map(folder / "features.npy")
+        indptr, indices = _map(folder / "indptr.npy"), _map(folder / "indices.npy")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadData(f"the stored graph {folder.name} cannot be opened: {error}") from error
+    unknown = np.full(counts.nodes, UNKNOWN_LABEL, dtype=np.int64)
+    return Graph(facts["name"], indptr, indices, features, unknown, counts.classes, facts["fingerprint"]), counts
+
+
+def _map(path: Path) -> np.ndarray:
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _write_folder(folder: Path, graph: Graph) -> None:
+    """Write beside, then rename: a reader sees a whole graph or none."""
+    if folder.exists():
+        try:
+            _open(folder)
+            return  # the same arrays from another copy of the files
+        except BadData:
+            shutil.rmtree(folder)  # another version's, or damaged; under the lock nobody else writes it
+    draft = folder.with_name(f".{folder.name}-{uuid4().hex}")
+    draft.mkdir(parents=True)
+    arrays = {"indptr": graph.indptr, "indices": graph.indices}
+    if isinstance(graph.features, np.ndarray):
+        arrays["features"] = graph.features
+    else:
+        arrays |= {f"features_{part}": getattr(graph.features, part) for part in ("data", "indices", "indptr")}
+    try:
+        for name, array in arrays.items():
+            np.save(draft / f"{name}.npy", array, allow_pickle=False)
+        facts = {"format": _FORMAT, "name": graph.name, "fingerprint": graph.fingerprint}
+        facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
+        (draft / "graph.json").write_text(json.dumps(facts, indent=1))
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write_labels(path: Path, labels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{uuid4().hex}.npy")
+    np.save(draft, labels, allow_pickle=False)
+    draft.replace(path)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{uuid4().hex}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def _labels_path(cache: Path, fingerprint: str) -> Path:
+    return cache / "labels" / f"{fingerprint}.npy"
+
+
+def _stamp_path(cache: Path, name: str, stamp: str) -> Path:
+    return cache / "stamps" / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.json"
+
+
+@contextmanager
+def _locked(cache: Path, name: str) -> Iterator[None]:
+    """One process at a time parses or generates a dataset; the kernel frees the lock of one that dies."""
+    try:
+        (cache / "graphs").mkdir(parents=True, exist_ok=True)
+        handle = (cache / "graphs" / f".{name}.lock").open("w")
+    except OSError as error:
+        raise _cannot_write(error) from error
+    with handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _cannot_write(error: OSError) -> UserError:
+    return UserError(
+        f"the cache folder cannot be written ({error.strerror or error}); "
+        "free some space or set BENCH_CACHE to another folder"
+    )

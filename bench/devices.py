@@ -1,0 +1,34 @@
+"""Which devices workers may use, from what the user wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.errors import UserError
+
+
+def count_gpus() -> int:
+    """GPUs that torch can use here."""
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def resolve_devices(text: str, gpus: Callable[[], int] = count_gpus) -> list[str]:
+    """`auto`, `cpu`, `cuda` (all GPUs) or a list such as `cuda:0,cuda:1`; each once, checked against what is there."""
+    names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+    if names == ["cpu"]:
+        return names
+    available = [f"cuda:{index}" for index in range(gpus())]
+    if names == ["auto"]:
+        return available or ["cpu"]
+    if not names or not all(name == "cuda" or name.startswith("cuda:") for name in names):
+        raise UserError(f"'{text}' is not a device; use auto, cpu, cuda, or a list such as cuda:0,cuda:1")
+    if not available:
+        raise UserError(f"--device {text}: torch finds no GPU here; use --device cpu")
+    if "cuda" in names:
+        return available
+    for name in names:
+        if name not in available:
+            raise UserError(f"--device {text}: there is no {name}; torch finds {', '.join(available)}")
+    return names

@@ -1,0 +1,55 @@
+"""The boundary between what is to be run and how: an executor turns jobs into outcomes, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal, Protocol
+
+from bench.plan import Cell
+from bench.worker import Job
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something to show while cells run."""
+
+    kind: Literal["started", "phase", "progress", "finished"]
+    cell: Cell
+    phase: str = ""  # of the worker, from "phase" on
+    epoch: int = 0
+    max_epochs: int = 0
+    val_accuracy: float = 0.0
+    status: str = ""  # of a finished cell
+    reason: str = ""
+    elsewhere: bool = False  # another run on the same folder finished it
+
+
+def utc_now() -> str:
+    """The time in UTC to the millisecond, in a form that sorts."""
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of a job. `result` is the worker's part of the record, or as much of it as arrived."""
+
+    job: Job | None  # None: the parent itself found that there is nothing to run
+    status: str
+    reason: str
+    started: str = field(default_factory=utc_now)
+    device: str = "cpu"
+    result: dict[str, Any] = field(default_factory=lambda: {"phases": {}})
+    log_tail: str = ""  # the end of what a failed worker printed, without absolute paths
+
+
+class Executor(Protocol):
+    """Pulls a job whenever it has room. `None` from `jobs` means: nothing right now, ask again in a second.
+
+    Once `stopped()` is true it starts nothing more, ends what is running, and yields that as interrupted.
+    """
+
+    def run(
+        self, jobs: Iterator[Job | None], on_event: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> Iterator[Outcome]: ...

@@ -1,0 +1,236 @@
+"""Cells as processes on this machine, forked from a server that has the big imports behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from multiprocessing import connection, forkserver
+from pathlib import Path
+from typing import Any
+
+from bench.environment import ROOT
+from bench.executors import Event, Outcome, utc_now
+from bench.failures import describe_death, strip_paths
+from bench.meter import read_memory
+from bench.process import die_with_parent, leave_terminal, log_to, see_one_gpu
+from bench.records import ERROR, INTERRUPTED, TIMEOUT
+from bench.sizes import format_duration
+from bench.worker import Job, run_cell
+
+POLL = 0.25  # seconds between two looks at deadlines
+IDLE = 1.0  # seconds until an empty-handed job source is asked again
+TAIL = 3000  # characters of a failed worker's log that go into its record
+PRELOAD_IF_USED = ("torch_geometric", "sklearn")  # slow to import, so only where some model here needs them
+
+_context = multiprocessing.get_context("forkserver")
+
+
+class LocalExecutor:
+    """At most `jobs` workers at once; with several GPUs each worker sees one of them."""
+
+    def __init__(self, logs: Path, jobs: int = 1, devices: Sequence[str] = ("cpu",)) -> None:
+        self.logs, self.jobs, self.devices = logs, jobs, tuple(devices)
+
+    def run(
+        self, jobs: Iterator[Job | None], on_event: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> Iterator[Outcome]:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        _warm_up()
+        running: list[_Worker] = []
+        more = True
+        try:
+            while not stopped():
+                waiting = False
+                while more and not waiting and len(running) < self.jobs and not stopped():
+                    try:
+                        job = next(jobs)
+                    except StopIteration:
+                        more = False
+                        break
+                    waiting = job is None
+                    if job is not None:
+                        running.append(_Worker(self._placed(job, running), self.logs, on_event))
+                if not running:
+                    if not more:
+                        return
+                    _nap(IDLE, stopped)
+                    continue
+                _wait_for(running)
+                for worker in [worker for worker in running if worker.look()]:
+                    running.remove(worker)
+                    yield worker.outcome()
+            for worker in list(running):
+                running.remove(worker)
+                yield worker.interrupt()
+        finally:
+            for worker in running:
+                worker.kill()
+
+    def _placed(self, job: Job, running: list[_Worker]) -> Job:
+        """The job on the device that has the fewest workers."""
+        used = [worker.job.device for worker in running]
+        return replace(job, device=min(self.devices, key=used.count))
+
+
+class _Worker:
+    """The parent's view of one worker process."""
+
+    def __init__(self, job: Job, logs: Path, on_event: Callable[[Event], None]) -> None:
+        self.job, self._on_event = job, on_event
+        self._log = logs / f"{job.cell.key}.log"
+        self._started = utc_now()
+        self._deadline = None if job.time_limit is None else time.perf_counter() + job.time_limit
+        self._phase: str | None = None
+        self._phases: dict[str, Any] = {}
+        self._progress = ""
+        self._result: dict[str, Any] | None = None
+        self._verdict: tuple[str, str] | None = None  # status and reason where the parent decides
+        self._memory_seen = 0
+        self._kernel_kills = _kernel_kills()
+        self._reader, writer = _context.Pipe(duplex=False)
+        self._process = _context.Process(target=_main, args=(job, writer, self._log), daemon=True)
+        self._process.start()
+        writer.close()
+        self._memory_at_start = self._memory()
+        on_event(Event("started", job.cell))
+
+    @property
+    def handles(self) -> list[Any]:
+        return [self._reader, self._process.sentinel]
+
+    def look(self) -> bool:
+        """Take in what has arrived; True when the worker has come to its end."""
+        ended = not self._process.is_alive()  # before reading: what it said last is then already in the pipe
+        try:
+            while self._result is None and self._reader.poll():
+                self._take(*self._reader.recv())
+        except (EOFError, OSError):
+            self._process.join()  # the other end is closed: it has died or is about to
+            ended = True
+        if self.job.memory_limit is not None:
+            self._memory_seen = max(self._memory_seen, self._memory() - self._memory_at_start)
+        if self._result is None and not ended and self._deadline is not None and time.perf_counter() > self._deadline:
+            self._verdict = (TIMEOUT, self._at(f"stopped after {format_duration(self.job.time_limit or 0)}"))
+            ended = True
+        return ended or self._result is not None
+
+    def _take(self, kind: str, content: Any) -> None:
+        if kind == "result":
+            self._result = content
+        elif kind == "phase":
+            self._phase, measured = content
+            if measured is not None:
+                self._phases[self._phase] = measured
+            else:
+                self._on_event(Event("phase", self.job.cell, phase=self._phase))
+        else:
+            epoch, max_epochs, accuracy = content
+            self._progress = f", epoch {epoch} of {max_epochs}"
+            self._on_event(Event("progress", self.job.cell, self._phase or "", epoch, max_epochs, accuracy))
+
+    def _at(self, what: str) -> str:
+        return f"{what} during {self._phase}{self._progress}" if self._phase else f"{what} before the first phase"
+
+    def interrupt(self) -> Outcome:
+        self._verdict = (INTERRUPTED, self._at("interrupted"))
+        return self.outcome()
+
+    def outcome(self) -> Outcome:
+        """What came of the job; the process is gone when this returns."""
+        self.kill()
+        result = self._result or {"phases": self._phases}
+        status, reason = self._verdict or (result.get("status"), result.get("reason"))
+        if status is None:
+            status, reason = describe_death(
+                self._process.exitcode or 0,
+                self._phase,
+                self._read_log(),
+                self.job.memory_limit,
+                self._memory_seen,
+                kernel_killed=_kernel_kills() > self._kernel_kills,
+            )
+        tail = self._read_log() if status == ERROR else ""
+        return Outcome(self.job, status, reason or "", self._started, self.job.device, result, tail)
+
+    def kill(self) -> None:
+        if self._process.is_alive() and self._process.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # and whatever it has started itself
+        self._process.join()
+        self._reader.close()
+
+    def _memory(self) -> int:
+        memory = read_memory(f"/proc/{self._process.pid}/status")
+        return 0 if memory is None else memory.data
+
+    def _read_log(self) -> str:
+        try:
+            return strip_paths(self._log.read_text(errors="replace")[-TAIL:])
+        except OSError:
+            return ""
+
+
+def _main(job: Job, writer: connection.Connection, log: Path) -> None:
+    """Where a worker's life begins and ends."""
+    die_with_parent()
+    leave_terminal()
+    log_to(log)
+    see_one_gpu(job.device)
+    result = run_cell(job, lambda kind, content: writer.send((kind, content)))
+    error = result.pop("error", None)
+    if error is not None:
+        traceback.print_exception(error)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    writer.send(("result", result))
+    os._exit(0)  # what is left would only be torn down piece by piece
+
+
+def _warm_up() -> None:
+    """Start the fork server and wait until its imports are done, so that no cell is charged for them."""
+    _context.set_forkserver_preload(["bench.preload", *(name for name in PRELOAD_IF_USED if name in sys.modules)])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))  # the server must find bench
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    probe = _context.Process(target=_nothing, daemon=True)
+    probe.start()
+    probe.join()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _wait_for(running: list[_Worker]) -> None:
+    connection.wait([handle for worker in running for handle in worker.handles], timeout=POLL)
+
+
+def _nap(seconds: float, stopped: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not stopped():
+        time.sleep(0.1)
+
+
+def _kernel_kills() -> int:
+    """How many processes the kernel has killed for lack of memory since it started."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0

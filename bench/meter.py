@@ -1,0 +1,137 @@
+"""Seconds and bytes, phase by phase: what a cell cost and where."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numba.core import event as numba_event
+
+STATUS_FILE = "/proc/self/status"
+RESET_FILE = "/proc/self/clear_refs"
+Measured = dict[str, Any]  # what was measured in a phase: seconds and bytes, None where it cannot be known
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the kernel says about a process, in bytes."""
+
+    resident_peak: int  # high-water mark since the last reset
+    anonymous: int  # resident memory that no file backs
+    file_backed: int  # resident pages of files and of shared memory
+    data: int  # private writable address space: what RLIMIT_DATA counts
+
+
+def read_memory(file: str = STATUS_FILE) -> Memory | None:
+    """The memory of this process (or of another, by its status file); None where there is no such file."""
+    try:
+        lines = Path(file).read_bytes().splitlines()
+    except OSError:
+        return None
+    values = {name: rest.split() for name, _, rest in (line.partition(b":") for line in lines)}
+    try:
+        peak, anonymous, files, shared, data = (
+            int(values[name][0]) * 1024 for name in (b"VmHWM", b"RssAnon", b"RssFile", b"RssShmem", b"VmData")
+        )
+    except (KeyError, IndexError, ValueError):
+        return None  # a process that is ending has no memory lines any more
+    return Memory(peak, anonymous, files + shared, data)
+
+
+class Sampler:
+    """A thread that remembers the largest anonymous and file-backed memory seen since the last `reset`."""
+
+    def __init__(self, read: Callable[[], Memory | None] = read_memory, interval: float = 0.02) -> None:
+        self._read, self._interval = read, interval
+        self._lock = threading.Lock()
+        self.anonymous = self.file_backed = 0
+        threading.Thread(target=self._loop, name="memory sampler", daemon=True).start()
+
+    def _loop(self) -> None:
+        while True:
+            time.sleep(self._interval)
+            self.look()
+
+    def look(self) -> Memory | None:
+        memory = self._read()
+        if memory is not None:
+            with self._lock:
+                self.anonymous = max(self.anonymous, memory.anonymous)
+                self.file_backed = max(self.file_backed, memory.file_backed)
+        return memory
+
+    def reset(self) -> None:
+        with self._lock:
+            self.anonymous = self.file_backed = 0
+        self.look()
+
+
+class Meter:
+    """`with meter.phase("train"): ...` fills `meter.phases["train"]`, also where the block raises.
+
+    Make it before a memory limit is set: its sampling thread needs a stack. `cuda` is a module like torch.cuda, and
+    is only looked at when the device is a CUDA one.
+    """
+
+    def __init__(
+        self, device: str = "cpu", cuda: Any = None, on_phase: Callable[[str, Measured | None], None] | None = None
+    ) -> None:
+        self._cuda = cuda if device.startswith("cuda") else None
+        self._on_phase = on_phase or (lambda name, measured: None)
+        self._sampler = Sampler()
+        self._peak_is_of_phase = False
+        self.phases: dict[str, Measured] = {}
+        self.current: str | None = None
+        memory = read_memory()
+        self.baseline_anonymous = None if memory is None else memory.anonymous
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self.current = name
+        self._on_phase(name, None)
+        self._reset_peaks()
+        compiling = numba_event.TimingListener()  # counts the outermost of nested compilations only
+        start = time.perf_counter()
+        try:
+            with numba_event.install_listener("numba:compile", compiling):
+                yield
+                if self._cuda is not None:
+                    self._cuda.synchronize()
+        finally:
+            elapsed = time.perf_counter() - start
+            compile_seconds = compiling.duration if compiling.done else 0.0
+            measured: Measured = {"seconds": elapsed - compile_seconds, "compile_seconds": compile_seconds}
+            self.phases[name] = measured | self._peaks()
+            self._on_phase(name, self.phases[name])
+        self.current = None  # after a failure it keeps naming the phase that failed
+
+    def _reset_peaks(self) -> None:
+        self._peak_is_of_phase = False
+        with contextlib.suppress(OSError):  # not on every system, not for every user
+            Path(RESET_FILE).write_bytes(b"5")
+            self._peak_is_of_phase = True
+        self._sampler.reset()
+        if self._cuda is not None:
+            self._cuda.synchronize()
+            self._cuda.reset_peak_memory_stats()
+
+    def _peaks(self) -> Measured:
+        memory = self._sampler.look()
+        peaks: Measured = {"peak_resident": None, "peak_anonymous": None}
+        if memory is not None:
+            peaks["peak_anonymous"] = self._sampler.anonymous
+        if memory is not None and self._peak_is_of_phase:
+            # Code that holds the interpreter's lock starves the sampler; the kernel's high-water mark sees all,
+            # but counts file pages too.
+            between_samples = memory.resident_peak - self._sampler.file_backed
+            peaks["peak_resident"] = memory.resident_peak
+            peaks["peak_anonymous"] = max(self._sampler.anonymous, between_samples)
+        if self._cuda is not None:
+            peaks["peak_allocated"] = int(self._cuda.max_memory_allocated())
+            peaks["peak_reserved"] = int(self._cuda.max_memory_reserved())
+        return peaks

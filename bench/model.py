@@ -1,0 +1,106 @@
+"""What a model must be: the one interface between the harness and every file in models/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bench.data.graph import Graph, Split
+from bench.prepared import PrepareCache
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained; every model's Config extends it with its architecture."""
+
+    optimizer: Literal["adam", "adamw"] = "adamw"  # adam couples weight decay with the gradient, adamw does not
+    learning_rate: float = 1e-3  # the peak where there is a schedule
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "warmup-linear"] = "constant"
+    warmup_updates: int = 0  # warmup-linear: updates until the peak is reached
+    decay_updates: int = 0  # warmup-linear: the update at which the final rate is reached
+    final_learning_rate: float = 0.0  # warmup-linear: the rate from then on
+    clip_norm: float = 0.0  # gradient-norm clipping; 0 means none
+    batch_size: int = 0  # training nodes per update; 0 means all of them
+    evaluation_batch: int = 0  # nodes per chunk when predicting; 0 means all of them
+    max_epochs: int = 1000
+    evaluate_every: int = 1  # epochs between two looks at the validation nodes
+    stop: Literal["ranked", "loss", "accuracy", "window", "never"] = "ranked"  # see bench/train.py
+    patience: int = 50  # evaluations without progress before training ends; the window's length for "window"
+
+
+class Model(nn.Module):
+    """Base class of all models. A minimal one sets the class attributes and writes `__init__` and `forward`."""
+
+    name: ClassVar[str] = ""  # how users type it
+    title: ClassVar[str] = ""  # how tables print it
+    aliases: ClassVar[tuple[str, ...]] = ()
+    group: ClassVar[str] = ""  # "gnn", "scalable" or "transformer": the three families of the paper
+    paper: ClassVar[str] = ""  # reference, one line
+    revision: ClassVar[int] = 1  # raised whenever results may change
+    Config: ClassVar[type[Recipe]] = Recipe
+    # lane -> dataset -> the settings that differ from Config's defaults; "author" is the lane of the paper's authors
+    settings: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+
+    def __init__(self, graph: Graph, prepared: Any, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        self.labels = torch.from_numpy(graph.labels)  # known for the training nodes only
+
+    # -- before training -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def unsupported(cls, graph: Graph, config: Any) -> str | None:
+        """Why this model cannot run on this graph at all, or None."""
+        return None
+
+    @classmethod
+    def estimate_memory(cls, graph: Graph, config: Any) -> int | None:
+        """Bytes of anonymous memory a cell will need at its peak, or None where no honest estimate exists."""
+        return None
+
+    @classmethod
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
+        """Everything that is computed once, before the first step; what it puts through `cache` is shared by cells."""
+        return None
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Parameter groups for the optimiser; a method that exempts a parameter from weight decay says so here."""
+        return [{"params": list(self.parameters())}]
+
+    def batches(self, nodes: Tensor, training: bool) -> Iterator[Any]:
+        """What the steps of one epoch (or the chunks of one prediction) see."""
+        order = nodes[torch.randperm(len(nodes))] if training else nodes
+        size = self.config.batch_size if training else self.config.evaluation_batch
+        yield from order.split(size or max(len(order), 1))
+
+    def loss(self, batch: Any) -> Tensor:
+        """The scalar that one update minimises."""
+        return functional.cross_entropy(self(batch), self.labels[batch].to(self.device))
+
+    # -- evaluation (the caller sets eval mode and switches gradients off) ------------------------------------------
+
+    def predict(self, nodes: Tensor) -> Tensor:
+        """Class scores of these nodes (logits or log-probabilities), one row each, in their order."""
+        return torch.cat([self(batch) for batch in self.batches(nodes, training=False)])
+
+    def validate(self, nodes: Tensor) -> Tensor:
+        """Scores used to select the best epoch; some methods validate more cheaply than they predict."""
+        return self.predict(nodes)
+
+    # -- odds and ends -----------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def choices(self) -> dict[str, str]:
+        """What the model decided by itself (a strategy, a variant); stands in the record."""
+        return {}

@@ -1,0 +1,78 @@
+"""What to run: cells, and the key under which the ledger knows each of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bench.data.splits import rule_for, seeds_for
+
+if TYPE_CHECKING:
+    from bench.data.catalogue import Dataset
+    from bench.model import Model
+    from bench.settings import Resolved
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model trained once on one split of one graph; two cells with the same key are the same work."""
+
+    model: str
+    revision: int
+    dataset: str  # how the user named the graph; the key knows it by content only
+    data: str  # fingerprint of the graph
+    config: Mapping[str, Any]  # the full configuration, plain JSON values
+    split_rule: str
+    split_seed: int
+    seed: int  # initialisation, batch order, dropout, samplers
+    labels: Mapping[str, Any]  # why it was asked for: settings, mode, trial, set, cap; never part of the key
+
+    @cached_property
+    def key(self) -> str:
+        content = {
+            "model": self.model,
+            "revision": self.revision,
+            "data": self.data,
+            "config": dict(self.config),
+            "split_rule": self.split_rule,
+            "split_seed": self.split_seed,
+            "seed": self.seed,
+        }
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:20]
+
+
+def canonical_json(content: Any) -> str:
+    """One text per value: sorted keys, no blanks, floats as `repr` prints them, no NaN."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What all cells of one request share: how often, from which seed on, and which splits."""
+
+    trials: int = 10
+    seed: int = 0
+    mode: str = "fresh"  # fresh | frozen | sealed
+
+    def __post_init__(self) -> None:
+        seeds_for(self.mode, self.seed, self.trials - 1)  # refuses a mode that does not exist
+
+
+def make_cells(
+    model: type[Model], dataset: Dataset, fingerprint: str, resolved: Resolved, protocol: Protocol
+) -> list[Cell]:
+    """The trials of one model on one dataset."""
+    rule = rule_for(dataset.split_rule, protocol.mode)
+    config = asdict(resolved.config)
+    cells = []
+    for trial in range(protocol.trials):
+        split_seed, seed = seeds_for(protocol.mode, protocol.seed, trial)
+        labels = {**resolved.labels, "mode": protocol.mode, "trial": trial}
+        cells.append(
+            Cell(model.name, model.revision, dataset.name, fingerprint, config, rule, split_seed, seed, labels)
+        )
+    return cells

@@ -1,0 +1,92 @@
+"""Predicted classes, kept beside the ledger under a hash of their bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+
+from bench.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Arg-max classes of the validation and the test nodes, in the split's order."""
+
+    val: np.ndarray
+    test: np.ndarray
+
+    @property
+    def hash(self) -> str:
+        digest = hashlib.sha256()
+        for array in (self.val, self.test):
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:32]
+
+
+class PredictionStore:
+    """results/predictions: small compressed files, named by content."""
+
+    def __init__(self, results: Path) -> None:
+        self.folder = results / "predictions"
+
+    def path(self, name: str) -> Path:
+        return self.folder / name[:2] / f"{name}.npz"
+
+    def save(self, predictions: Predictions, key: str, curve: list[tuple[float, float, float]]) -> str:
+        """Keep predictions and the training curve; returns the hash. Cells with equal predictions share a file."""
+        path = self.path(predictions.hash)
+        arrays = {"val": predictions.val, "test": predictions.test}
+        if path.exists():
+            arrays = self._load(path)
+        rows = np.asarray(curve, dtype=np.float32).reshape(-1, 3)
+        known = arrays.get(_curve(key))
+        if known is None or not np.array_equal(known, rows, equal_nan=True):
+            _write(path, {**arrays, _curve(key): rows})
+        return predictions.hash
+
+    def load(self, name: str) -> Predictions:
+        arrays = self._load(self.path(name))
+        return Predictions(arrays["val"], arrays["test"])
+
+    def curve(self, name: str, key: str) -> np.ndarray:
+        """Rows of (train loss, validation loss, validation accuracy), one per evaluation of this cell."""
+        return self._load(self.path(name))[_curve(key)]
+
+    def _load(self, path: Path) -> dict[str, np.ndarray]:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise UserError(
+                f"predictions/{path.parent.name}/{path.name} cannot be read ({error}); remove it and redo its cell"
+            ) from error
+
+
+def _curve(key: str) -> str:
+    return f"curve_{key}"
+
+
+def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write beside, flush, rename: a record never points at half a file."""
+    draft = path.with_name(f".{uuid4().hex}")
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("wb") as file:
+            file.write(buffer.getbuffer())
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UserError(
+            f"predictions cannot be written ({error.strerror}); make room and run again: finished records are safe"
+        ) from error

@@ -1,0 +1,150 @@
+"""Prepared arrays that cells share: computed once, kept on disk, memory-mapped by whoever needs them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass
+class PrepareCache:
+    """A folder of array bundles, each under a hash of what it depends on; the least recently used go first.
+
+    `folder=None` keeps nothing: every bundle is computed afresh and stays in memory.
+    """
+
+    folder: Path | None = None
+    limit: int = 40 * 2**30  # bytes
+    measured: float = 0.0  # seconds spent computing here
+    reused: float = 0.0  # seconds that others had spent on what was found here
+    hits: int = field(default=0)
+
+    def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
+        """The arrays named `what` for these dependencies (plain JSON values), computed only if nobody did before."""
+        if self.folder is None:
+            return self._compute(compute)[0]
+        entry = self.folder / f"{what}-{_digest(what, depends_on)}"
+        found = _open(entry)
+        if found is not None:
+            self.hits += 1
+            self.reused += float(json.loads((entry / "entry.json").read_text())["seconds"])
+            return found
+        arrays, seconds = self._compute(compute)
+        if not self._make_room(sum(array.nbytes for array in arrays.values())):
+            return arrays
+        _write(entry, arrays, {"what": what, "depends_on": dict(depends_on), "seconds": seconds})
+        del arrays
+        stored = _open(entry)
+        if stored is None:
+            raise OSError(f"the cache entry {entry.name} vanished while it was being written")
+        return stored
+
+    @property
+    def source(self) -> str:
+        """Whether what was handed out had been measured here, reused, or both."""
+        if not self.hits:
+            return "measured"
+        return "partly reused" if self.measured else "reused"
+
+    def _compute(self, compute: Callable[[], Arrays]) -> tuple[dict[str, np.ndarray], float]:
+        start = time.perf_counter()
+        arrays = {name: np.ascontiguousarray(array) for name, array in compute().items()}
+        seconds = time.perf_counter() - start
+        self.measured += seconds
+        return arrays, seconds
+
+    def _make_room(self, size: int) -> bool:
+        """Evict the least recently used entries until `size` fits; False where it never will."""
+        if self.folder is None or size > self.limit or size > _free_bytes(self.folder):
+            return False
+        entries = sorted(list_entries(self.folder), key=lambda entry: entry.used)
+        total = sum(entry.size for entry in entries)
+        for entry in entries:
+            if total + size <= self.limit:
+                break
+            shutil.rmtree(entry.path, ignore_errors=True)
+            total -= entry.size
+        return True
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One bundle in the cache, for `bench cache` to show."""
+
+    path: Path
+    what: str
+    depends_on: dict[str, Any]
+    seconds: float
+    size: int
+    used: float
+
+
+def list_entries(folder: Path) -> list[Entry]:
+    """All finished bundles below a cache folder."""
+    entries = []
+    for info in sorted(folder.glob("*/entry.json")):
+        try:
+            facts = json.loads(info.read_text())
+            size = sum(file.stat().st_size for file in info.parent.iterdir())
+            used = info.stat().st_mtime
+        except (OSError, ValueError):
+            continue  # another process is evicting it right now
+        entries.append(Entry(info.parent, facts["what"], facts["depends_on"], facts["seconds"], size, used))
+    return entries
+
+
+def _digest(what: str, depends_on: Mapping[str, Any]) -> str:
+    text = json.dumps([what, dict(depends_on)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _open(entry: Path) -> dict[str, np.ndarray] | None:
+    try:
+        facts = json.loads((entry / "entry.json").read_text())
+        arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in facts["arrays"]}
+        os.utime(entry / "entry.json")
+    except (OSError, ValueError):
+        return None
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
+def _write(entry: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
+    """Write beside, then rename: a reader sees a whole bundle or none."""
+    draft = entry.with_name(f".{entry.name}-{uuid4().hex}")
+    draft.mkdir(parents=True)
+    try:
+        for name, array in arrays.items():
+            np.save(draft / f"{name}.npy", array, allow_pickle=False)
+        (draft / "entry.json").write_text(json.dumps({**facts, "arrays": sorted(arrays)}))
+        draft.rename(entry)
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not (entry / "entry.json").exists():  # unless another process was faster, the disk is at fault
+            raise
+
+
+def _free_bytes(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(folder).free
+
+
+def as_tensor(array: np.ndarray) -> Any:
+    """A tensor over the array's own memory; read-only maps are fine because models never write into them."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

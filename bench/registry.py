@@ -1,0 +1,172 @@
+"""Model files become names: found, not listed, so that a new model is one new file and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import inspect
+import pkgutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.errors import UserError
+from bench.model import Model
+from bench.text import nearest
+
+PACKAGE = "models"
+EVERYTHING = "all"
+
+
+@dataclass
+class Registry:
+    """What one package of model files holds."""
+
+    package: str
+    models: dict[str, type[Model]] = field(default_factory=dict)  # name → class, in the order of the files
+    names: dict[str, type[Model]] = field(default_factory=dict)  # every name and alias, simplified
+    broken: dict[str, str] = field(default_factory=dict)  # file stem → why it cannot be imported, one line
+
+    @property
+    def groups(self) -> dict[str, list[type[Model]]]:
+        groups: dict[str, list[type[Model]]] = {EVERYTHING: list(self.models.values())}
+        for model in self.models.values():
+            if model.group:
+                groups.setdefault(simplify(model.group), []).append(model)
+        return groups
+
+    def add(self, model: type[Model]) -> None:
+        for name in dict.fromkeys(map(simplify, (model.name, *model.aliases))):
+            other = self.names.setdefault(name, model)
+            if other is not model:
+                raise UserError(f"{_file(other)} and {_file(model)} both register a model called '{name}'; rename one")
+        self.models[model.name] = model
+
+    def check_groups(self) -> None:
+        for group in self.groups.keys() & self.names.keys():
+            raise UserError(f"{_file(self.names[group])} registers a model called '{group}', which is a group's name")
+
+    def find(self, name: str) -> type[Model]:
+        wanted = simplify(name)
+        if wanted in self.names:
+            return self.names[wanted]
+        for stem, reason in self.broken.items():
+            if simplify(stem) == wanted.replace("+", "plus"):
+                raise UserError(reason)
+        known = [*self.models, *(alias for model in self.models.values() for alias in model.aliases), *self.groups]
+        guess = nearest(name, known)
+        raise UserError(f"unknown model '{name}'.{guess or ' Known: ' + ', '.join(self.models) + '.'}")
+
+    def resolve(self, names: str) -> list[type[Model]]:
+        """Names, aliases and groups, separated by commas; each model once, in the order asked for."""
+        chosen: dict[str, type[Model]] = {}
+        for name in filter(None, (part.strip() for part in names.split(","))):
+            group = self.groups.get(simplify(name))
+            for model in [self.find(name)] if group is None else group:
+                chosen[model.name] = model
+        if not chosen:
+            raise UserError(f"no model is named in '{names}'; known: {', '.join(self.models)}")
+        return list(chosen.values())
+
+
+@functools.cache
+def scan(package: str = PACKAGE) -> Registry:
+    """Import every file of the package; one that cannot be imported is noted and leaves the others alone."""
+    registry = Registry(package)
+    for entry in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if entry.name.startswith("_"):
+            continue
+        try:
+            module = importlib.import_module(f"{package}.{entry.name}")
+        except Exception as error:  # whatever a model file does wrong, it is that file's problem only
+            text = " ".join(str(error).split())
+            registry.broken[entry.name] = (
+                f"{package}/{entry.name}.py cannot be imported: {type(error).__name__}: {text}"
+            )
+            continue
+        for value in list(vars(module).values()):
+            if _is_model_of(module.__name__, value):
+                registry.add(value)
+    registry.check_groups()
+    return registry
+
+
+def _is_model_of(module: str, value: object) -> bool:
+    """A model class written in this module; an inherited name is its parent's, not its own."""
+    return (
+        inspect.isclass(value)
+        and issubclass(value, Model)
+        and value.__module__ == module
+        and bool(vars(value).get("name"))
+    )
+
+
+def models() -> dict[str, type[Model]]:
+    """Name → class of every model that could be imported."""
+    return scan().models
+
+
+def find_model(name: str) -> type[Model]:
+    """The model of this name or alias, whatever its case."""
+    return scan().find(name)
+
+
+def resolve_models(names: str) -> list[type[Model]]:
+    """Models from a comma-separated list of names, aliases and groups."""
+    return scan().resolve(names)
+
+
+def simplify(name: str) -> str:
+    """Names are compared without case, blanks, hyphens, underscores and full stops; a plus counts."""
+    return "".join(letter for letter in name.casefold() if letter not in " -_.")
+
+
+def source_hash(model: type[Model]) -> str:
+    """A hash of what the model's code means: its file and the files of its package it imports, without prose."""
+    return hash_file(Path(inspect.getfile(model)), model.__module__.rpartition(".")[0])
+
+
+@functools.cache
+def hash_file(start: Path, package: str) -> str:
+    """`source_hash` of the model in this file of this package."""
+    folder, waiting, seen = start.parent, [start], {}
+    while waiting:
+        file = waiting.pop()
+        name = file.relative_to(folder).as_posix()
+        if name in seen:
+            continue
+        tree = ast.parse(file.read_bytes())
+        waiting += [found for found in map(folder.joinpath, _imported(tree, package)) if found.is_file()]
+        seen[name] = ast.dump(_without_prose(tree))
+    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:20]
+
+
+def _imported(tree: ast.Module, package: str) -> list[str]:
+    """File names, relative to the package's folder, that import statements anywhere in the file may mean."""
+    modules = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(filter(None, [package if node.level else "", node.module or ""]))
+            modules += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    inside = [module.removeprefix(f"{package}.") for module in modules if module.startswith(f"{package}.")]
+    return [module.replace(".", "/") + ending for module in inside for ending in (".py", "/__init__.py")]
+
+
+def _without_prose(tree: ast.Module) -> ast.Module:
+    """Drop statements that are nothing but a string: docstrings, wherever they stand."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [  # type: ignore[attr-defined]
+                item
+                for item in body
+                if not (isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str))
+            ]
+    return tree
+
+
+def _file(model: type[Model]) -> str:
+    return model.__module__.replace(".", "/") + ".py"

@@ -1,0 +1,244 @@
+"""Plan minus ledger → executor → ledger: the parent process of a run.
+
+Only this side knows the test labels. It draws the splits, hands each worker the labels of training and validation
+nodes, scores what comes back and writes the record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from bench.claims import Claim, Claims
+from bench.data.graph import UNKNOWN_LABEL, Split
+from bench.data.splits import draw_split
+from bench.data.store import Stored
+from bench.errors import UserError
+from bench.executors import Event, Executor, Outcome
+from bench.ledger import Ledger, check_writable
+from bench.model import Model
+from bench.plan import Cell
+from bench.predictions import Predictions, PredictionStore
+from bench.recording import make_record
+from bench.records import OK, UNSUPPORTED, Record, answering, phase_seconds
+from bench.registry import find_model, source_hash
+from bench.scoring import score
+from bench.worker import Job
+
+OnEvent = Callable[[Event], None]
+FindModel = Callable[[str], type[Model]]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How cells are run; nothing here is part of a cell's key."""
+
+    memory_limit: int | None = None  # bytes
+    time_limit: float | None = None  # seconds per cell
+    retry: frozenset[str] = frozenset()  # statuses that are run again; `interrupted` always is
+    stale: bool = False  # run again what an older source of the same model revision gave
+    redo: bool = False  # run everything again
+    threads: int = 1  # per worker
+    cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
+    cache_limit: int = 40 * 2**30
+    paths: tuple[str, ...] = ()  # where models outside the package are imported from
+
+
+@dataclass
+class Summary:
+    """What a run did and where every cell that was asked for stands now."""
+
+    records: dict[str, Record] = field(default_factory=dict)  # by key: new ones and those that were there already
+    earlier: int = 0  # cells that needed no run
+    ran: int = 0
+    elsewhere: int = 0  # cells that another run on the same folder did meanwhile
+    interrupted: bool = False
+
+
+def pending(
+    cells: Sequence[Cell], ledger: Ledger, options: RunOptions, find: FindModel = find_model
+) -> tuple[list[Cell], dict[str, Record]]:
+    """The cells that have to be run, each once, and the records that answer for the others."""
+    todo: dict[str, Cell] = {}
+    answered: dict[str, Record] = {}
+    for cell in cells:
+        record = answering(ledger.of(cell.key), options.memory_limit, options.time_limit)
+        stale = record is not None and options.stale and record.get("source") != source_hash(find(cell.model))
+        if record is None or options.redo or stale or record["status"] in options.retry:
+            todo[cell.key] = cell
+        else:
+            answered[cell.key] = record
+    return list(todo.values()), answered
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    stored: Mapping[str, Stored],
+    options: RunOptions,
+    ledger: Ledger,
+    executor: Executor,
+    on_event: OnEvent = lambda event: None,
+    find: FindModel = find_model,
+) -> Summary:
+    """Run what the ledger does not answer yet. `stored` holds the graph of every dataset the cells name."""
+    check_writable(ledger.results, "predictions", ".claims")
+    todo, answered = pending(cells, ledger, options, find)
+    run = _Run(todo, stored, options, ledger, on_event, find)
+    run.summary.records.update(answered)
+    run.summary.earlier = len(answered)
+    with _stop_on_signals() as stopped:
+        try:
+            for outcome in executor.run(run.jobs(), on_event, stopped):
+                run.finish(outcome)
+        finally:
+            run.release_all()
+        run.summary.interrupted = stopped()
+    return run.summary
+
+
+class _Run:
+    """The parent's side of one run: makes jobs when they are wanted, and records out of what becomes of them."""
+
+    def __init__(
+        self,
+        todo: list[Cell],
+        stored: Mapping[str, Stored],
+        options: RunOptions,
+        ledger: Ledger,
+        on_event: OnEvent,
+        find: FindModel,
+    ) -> None:
+        self.todo, self.stored, self.options, self.ledger = todo, stored, options, ledger
+        self.on_event, self.find = on_event, find
+        self.summary = Summary()
+        self._claims = Claims(ledger.results)
+        self._held: dict[str, Claim] = {}
+        self._begun: dict[str, float] = {}
+        self._appeared: dict[str, list[Record]] = {}  # records that were not there when the run was planned
+        self._predictions = PredictionStore(ledger.results)
+
+    def jobs(self) -> Iterator[Job | None]:
+        """Jobs for the cells that nobody else is running; None while only claimed ones are left."""
+        waiting = self.todo
+        while waiting:
+            claimed_elsewhere = []
+            for cell in waiting:
+                claim = self._claims.take(cell.key)
+                if claim is None:
+                    claimed_elsewhere.append(cell)
+                    continue
+                self._held[cell.key] = claim
+                job = None if self._done_elsewhere(cell) else self._job(cell)
+                if job is None:
+                    self._release(cell)
+                else:
+                    yield job
+            waiting = claimed_elsewhere
+            if waiting:
+                yield None
+
+    def _done_elsewhere(self, cell: Cell) -> bool:
+        """Whether another process has finished this cell since the run was planned."""
+        for new in self.ledger.refresh():
+            self._appeared.setdefault(new["key"], []).append(new)
+        record = answering(self._appeared.get(cell.key, []), self.options.memory_limit, self.options.time_limit)
+        if record is None:
+            return False
+        self.summary.records[cell.key] = record
+        self.summary.elsewhere += 1
+        self.on_event(Event("finished", cell, status=record["status"], reason=record["reason"], elsewhere=True))
+        return True
+
+    def _job(self, cell: Cell) -> Job | None:
+        graph = self.stored[cell.dataset].graph
+        self._begun[cell.key] = time.perf_counter()
+        try:
+            split = draw_split(cell.split_rule, graph.labels, graph.num_classes, cell.split_seed)
+        except UserError as error:  # a matter of this dataset; the others go on
+            self._keep(cell, Outcome(None, UNSUPPORTED, f"no split: {error}"))
+            return None
+        model = self.find(cell.model)
+        return Job(
+            cell,
+            model.__module__,
+            model.__qualname__,
+            self.stored[cell.dataset].folder,
+            _without_test_labels(graph.labels, split),
+            split,
+            threads=self.options.threads,
+            memory_limit=self.options.memory_limit,
+            time_limit=self.options.time_limit,
+            cache_folder=self.options.cache_folder,
+            cache_limit=self.options.cache_limit,
+            paths=self.options.paths,
+        )
+
+    def finish(self, outcome: Outcome) -> None:
+        """Score, store and record what came of a job, then let go of its cell."""
+        assert outcome.job is not None
+        self._keep(outcome.job.cell, outcome)
+        self._release(outcome.job.cell)
+
+    def _keep(self, cell: Cell, outcome: Outcome) -> None:
+        options = self.options
+        limits = {"memory": options.memory_limit, "time": options.time_limit}
+        record = make_record(cell, outcome, limits, options.threads, source_hash(self.find(cell.model)))
+        if outcome.status == OK and outcome.job is not None:
+            split, labels = outcome.job.split, self.stored[cell.dataset].graph.labels
+            predictions = Predictions(outcome.result["val"], outcome.result["test"])
+            record["metrics"] = {
+                "test": score(labels[split.test], predictions.test),
+                "val": score(labels[split.val], predictions.val),
+            }
+            curve = outcome.result["training"]["curve"]
+            record["predictions"] = self._predictions.save(predictions, cell.key, curve)
+        record["overhead_seconds"] = time.perf_counter() - self._begun.pop(cell.key) - phase_seconds(record)
+        self.ledger.append(record)
+        self.summary.records[cell.key] = record
+        self.summary.ran += 1
+        self.on_event(Event("finished", cell, status=outcome.status, reason=outcome.reason))
+
+    def _release(self, cell: Cell) -> None:
+        self._held.pop(cell.key).release()
+
+    def release_all(self) -> None:
+        for claim in self._held.values():
+            claim.release()
+        self._held.clear()
+
+
+def _without_test_labels(labels: np.ndarray, split: Split) -> np.ndarray:
+    """What a worker may know: the labels of training and validation nodes."""
+    known = np.full(len(labels), UNKNOWN_LABEL, dtype=np.int64)
+    for nodes in (split.train, split.val):
+        known[nodes] = labels[nodes]
+    return known
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C (or SIGTERM) asks for an orderly end, so that no record is torn; the second one insists."""
+    asked = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may catch signals
+        yield asked.is_set
+        return
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,175 @@
+"""From a model's defaults, a lane of published settings and the user's `--set` to one checked configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union, get_args, get_origin
+
+from bench.errors import UserError
+from bench.model import Model, Recipe
+from bench.text import nearest
+
+DEFAULT_LANE = "default"  # the Config's own defaults, which every model has
+AUTHOR_LANE = "author"  # what the paper's authors published; every model may be asked for it
+_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A full configuration and the labels that say where it came from."""
+
+    config: Recipe
+    labels: Mapping[str, Any] = field(default_factory=dict)  # settings, and `set` and `cap` where they had an effect
+
+
+def resolve_settings(
+    model: type[Model],
+    settings_name: str,
+    lane: str = AUTHOR_LANE,
+    overrides: Mapping[str, Any] | None = None,
+    max_epochs: int | None = None,
+) -> Resolved:
+    """Model defaults, then the lane's settings for this dataset if it has any, then the user's own, then the cap."""
+    published = model.settings.get(lane, {}).get(settings_name)
+    hints = field_types(model)
+    values: dict[str, Any] = {}
+    for key, value in (published or {}).items():
+        try:
+            values[key] = coerce(hints[key], value)
+        except (KeyError, ValueError) as error:
+            raise UserError(f"{model.name}: bad {lane} setting {key}={value!r} for {settings_name} ({error})") from None
+    values.update(overrides or {})
+    try:
+        config = model.Config(**values)
+    except ValueError as error:  # a Config may check its own fields against each other
+        raise UserError(f"{model.name}: {error}") from None
+
+    labels: dict[str, Any] = {"settings": DEFAULT_LANE if published is None else lane}
+    if overrides:
+        labels["set"] = dict(overrides)
+    if max_epochs is not None and max_epochs < config.max_epochs:
+        labels["cap"] = max_epochs
+        config = dataclasses.replace(config, max_epochs=max_epochs)
+    return Resolved(config, labels)
+
+
+def check_lane(lane: str, models: Iterable[type[Model]]) -> None:
+    """A lane must be declared by at least one of the chosen models; `author` and `default` are always there."""
+    known = {DEFAULT_LANE, AUTHOR_LANE}.union(*(model.settings for model in models))
+    if lane not in known:
+        raise UserError(
+            f"unknown settings '{lane}'; these models have: {', '.join(sorted(known))}.{nearest(lane, known)}"
+        )
+
+
+def parse_overrides(items: Sequence[str], models: Sequence[type[Model]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """`key=value` texts as typed values per model name, and a line for each key that some of the models do not have."""
+    overrides: dict[str, dict[str, Any]] = {model.name: {} for model in models}
+    notes = []
+    for key, text in _pairs(items).items():
+        having = [model for model in models if key in field_types(model)]
+        if not having:
+            known = {name for model in models for name in field_types(model)}
+            raise UserError(f"--set {key}: no chosen model has this setting.{nearest(key, known)}")
+        for model in having:
+            try:
+                overrides[model.name][key] = parse_value(field_types(model)[key], text)
+            except ValueError as error:
+                raise UserError(f"--set {key}={text}: {model.name} wants {error}") from None
+        ignoring = [model.name for model in models if model not in having]
+        if ignoring:
+            notes.append(f"--set {key} has no effect on {', '.join(ignoring)}")
+    return overrides, notes
+
+
+def _pairs(items: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UserError(f"--set {item}: write it as key=value")
+        if key in pairs:
+            raise UserError(f"--set {key} is given twice")
+        pairs[key] = text.strip()
+    return pairs
+
+
+def field_types(model: type[Model]) -> dict[str, Any]:
+    """Setting → its type, for every field of the model's configuration."""
+    hints = typing.get_type_hints(model.Config)
+    return {item.name: hints[item.name] for item in dataclasses.fields(model.Config) if item.init}
+
+
+def parse_value(kind: Any, text: str) -> Any:
+    """A typed value from what the user wrote; ValueError says what would have been right."""
+    if get_origin(kind) is Literal:
+        for choice in get_args(kind):
+            if text == str(choice):
+                return choice
+        raise ValueError(_wanted(kind) + "." + nearest(text, [str(choice) for choice in get_args(kind)]))
+    if get_origin(kind) in (Union, types.UnionType):
+        return _first_that_fits(kind, text, parse_value)
+    if get_origin(kind) is tuple:
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        return tuple(parse_value(get_args(kind)[0], part) for part in parts)
+    if kind is types.NoneType and text.lower() == "none":
+        return None
+    if kind is bool and text.lower() in _TRUTH:
+        return _TRUTH[text.lower()]
+    if kind is str:
+        return text
+    if kind in (int, float):
+        try:
+            return coerce(kind, kind(text))
+        except ValueError:
+            pass  # the message below is the better one
+    raise ValueError(f"{_wanted(kind)}, not '{text}'")
+
+
+def coerce(kind: Any, value: Any) -> Any:
+    """A Python value as a field of this type holds it, so that 0 and 0.0 give one configuration and one key."""
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if get_origin(kind) in (Union, types.UnionType):
+        return _first_that_fits(kind, value, coerce)
+    if get_origin(kind) is tuple and isinstance(value, (tuple, list)):
+        return tuple(coerce(get_args(kind)[0], part) for part in value)
+    if kind is types.NoneType and value is None:
+        return None
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    if kind in (bool, int, str) and type(value) is kind:
+        return value
+    raise ValueError(f"{_wanted(kind)}, not {value!r}")
+
+
+def _first_that_fits(kind: Any, value: Any, convert: Any) -> Any:
+    for option in sorted(get_args(kind), key=lambda option: option is str):  # text fits anything: try it last
+        try:
+            return convert(option, value)
+        except ValueError:
+            continue
+    raise ValueError(f"{_wanted(kind)}, not {value!r}")
+
+
+def _wanted(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(kind))
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_wanted(option) for option in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"a comma-separated list ({_wanted(get_args(kind)[0])})"
+    names = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a finite number",
+        str: "text",
+        types.NoneType: "none",
+    }
+    return names.get(kind, str(kind))

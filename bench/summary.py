@@ -1,0 +1,118 @@
+"""The table at the end of a run: a pure function of the cells that were asked for and the records that answer them."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+
+from bench.plan import Cell
+from bench.records import OK, Record
+from bench.sizes import format_size
+
+DATASET, MODEL, SETTINGS, ACCURACY, COUNT = "dataset", "model", "settings", "test accuracy %", "n"
+SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES = "train s", "peak memory", "peak GPU memory", "failed", "notes"
+_OPTIONAL = (GPU_MEMORY, FAILED, NOTES)  # shown only where there is something to show
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the table needs to know besides cells and records."""
+
+    model_titles: Mapping[str, str] = field(default_factory=dict)
+    dataset_titles: Mapping[str, str] = field(default_factory=dict)
+    twins: Collection[str] = ()  # dataset names
+    stale: Collection[str] = ()  # keys of records whose model has changed since
+
+
+def summarise(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
+    """One row per dataset and model, in the order of the cells; `records` by key, the standing one of each."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.dataset, cell.model), []).append(cell)
+    rows = [_row(group, records, context) for group in groups.values()]
+    frame = pd.DataFrame(
+        rows,
+        columns=[DATASET, MODEL, SETTINGS, ACCURACY, COUNT, SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES],
+        dtype=object,
+    )
+    return frame.drop(columns=[name for name in _OPTIONAL if not frame[name].astype(bool).any()])
+
+
+def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> dict[str, Any]:
+    first = cells[0]
+    found = [records[cell.key] for cell in cells if cell.key in records]
+    good = [record for record in found if record["status"] == OK]
+    return {
+        DATASET: context.dataset_titles.get(first.dataset, first.dataset),
+        MODEL: context.model_titles.get(first.model, first.model),
+        SETTINGS: _settings(first),
+        ACCURACY: mean_and_spread([100 * record["metrics"]["test"]["accuracy"] for record in good]),
+        COUNT: str(len(good)),
+        SECONDS: f"{statistics.median(_train_seconds(record) for record in good):.1f}" if good else "",
+        MEMORY: _peak(good, "peak_anonymous"),
+        GPU_MEMORY: _peak(good, "peak_reserved"),
+        FAILED: _failures(found),
+        NOTES: "; ".join(_notes(cells, found, good, context)),
+    }
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation, which a single value does not have."""
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def _settings(cell: Cell) -> str:
+    changed = cell.labels.get("set", {})
+    return " ".join([cell.labels.get("settings", ""), *(f"{key}={value}" for key, value in changed.items())]).strip()
+
+
+def _train_seconds(record: Record) -> float:
+    return float(record["phases"]["train"]["seconds"])
+
+
+def _peak(records: Iterable[Record], what: str) -> str:
+    peaks = [phase[what] for record in records for phase in record["phases"].values() if phase.get(what) is not None]
+    return format_size(max(peaks)) if peaks else ""
+
+
+def _failures(records: Iterable[Record]) -> str:
+    counts = Counter(record["status"] for record in records if record["status"] != OK)
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def _notes(cells: Sequence[Cell], found: Sequence[Record], good: Sequence[Record], context: Context) -> Iterable[str]:
+    if cells[0].dataset in context.twins:
+        yield "twin"
+    capped = sum(bool(record["training"]["capped"]) for record in good)
+    if capped:
+        yield "capped" if capped == len(good) else f"{capped} capped"
+    stale = sum(record["key"] in context.stale for record in found)
+    if stale:
+        yield "stale" if stale == len(found) else f"{stale} stale"
+    if len(found) < len(cells):
+        yield f"{len(cells) - len(found)} not run"
+
+
+def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[str]:
+    """What a reader must know about the numbers, and where the records are."""
+    notes = " ".join(frame[NOTES]) if NOTES in frame else ""
+    lines = [
+        f"Splits: {mode}. Settings: {lane}. Accuracy: mean ± sample standard deviation over n trials; "
+        "train s: median; peak memory: largest anonymous memory of any phase."
+    ]
+    if "twin" in notes:
+        lines.append("twin: a generated graph; its costs stand for the dataset of that name, its accuracies do not.")
+    if "capped" in notes:
+        lines.append("capped: --max-epochs ended training before the model's own rule would have.")
+    if "stale" in notes:
+        lines.append("stale: the model's code has changed since; run --stale does these cells again.")
+    return [*lines, f"Records: {records_at}"]

@@ -1,0 +1,235 @@
+"""The one training loop: it trains every model by its recipe and knows none of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.data.graph import Split
+from bench.model import Model, Recipe
+
+
+class Diverged(Exception):
+    """The loss or the scores stopped being finite numbers."""
+
+
+@dataclass
+class Training:
+    """What came of a training: how long it ran, which epoch was best, and why it ended."""
+
+    epochs: int = 0
+    updates: int = 0
+    best_epoch: int = 0
+    seconds_to_best: float = 0.0
+    stopped_by: str = ""  # the stopping rule's name, or "max_epochs"
+    curve: list[tuple[float, float, float]] = field(default_factory=list)  # train loss, val loss, val accuracy
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One look at the validation nodes; the loss is a mean over nodes, whatever the batch size."""
+
+    correct: int
+    count: int
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.count
+
+
+# -- stopping rules ---------------------------------------------------------------------------------------------------
+
+
+class StoppingRule(Protocol):
+    """Judges evaluations in order: is this the best state so far, and is it time to stop?"""
+
+    def better(self, now: Evaluation) -> bool: ...
+
+    def finished(self, now: Evaluation) -> bool: ...
+
+
+class Ranked:
+    """Accuracy first, loss breaks ties; patience is renewed when either is at least as good as its own best."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = self.left = patience
+        self.best: tuple[int, float] = (-1, math.inf)  # of the remembered state
+        self.most_correct, self.lowest_loss = -1, math.inf
+
+    def better(self, now: Evaluation) -> bool:
+        wins = (now.correct, -now.loss) > (self.best[0], -self.best[1])
+        if wins:
+            self.best = (now.correct, now.loss)
+        return wins
+
+    def finished(self, now: Evaluation) -> bool:
+        progress = now.correct >= self.most_correct or now.loss <= self.lowest_loss
+        self.left = self.patience if progress else self.left - 1
+        self.most_correct = max(self.most_correct, now.correct)
+        self.lowest_loss = min(self.lowest_loss, now.loss)
+        return self.left <= 0
+
+
+class LowestLoss:
+    """The lowest loss is best; training ends after `patience` evaluations without a new low."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.since, self.lowest = patience, 0, math.inf
+
+    def better(self, now: Evaluation) -> bool:
+        wins = now.loss < self.lowest
+        self.since = 0 if wins else self.since + 1
+        self.lowest = min(self.lowest, now.loss)
+        return wins
+
+    def finished(self, now: Evaluation) -> bool:
+        return self.since >= self.patience
+
+
+class HighestAccuracy:
+    """The highest accuracy is best (the later of equals); training ends after `patience` lower ones in a row."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.since, self.most_correct = patience, 0, -1
+
+    def better(self, now: Evaluation) -> bool:
+        wins = now.correct >= self.most_correct
+        self.since = 0 if wins else self.since + 1
+        self.most_correct = max(self.most_correct, now.correct)
+        return wins
+
+    def finished(self, now: Evaluation) -> bool:
+        return self.since >= self.patience
+
+
+class RisingLoss(LowestLoss):
+    """The lowest loss is best; training ends when the loss exceeds the mean of the previous `patience` losses."""
+
+    def __init__(self, patience: int) -> None:
+        super().__init__(patience)
+        self.losses: list[float] = []
+
+    def finished(self, now: Evaluation) -> bool:
+        window = self.losses[-self.patience :]
+        self.losses.append(now.loss)
+        return len(window) == self.patience and now.loss > sum(window) / len(window)
+
+
+class FixedLength(HighestAccuracy):
+    """The highest accuracy is best; training always runs to its last epoch."""
+
+    def finished(self, now: Evaluation) -> bool:
+        return False
+
+
+STOPPING_RULES: dict[str, Callable[[int], StoppingRule]] = {
+    "ranked": Ranked,
+    "loss": LowestLoss,
+    "accuracy": HighestAccuracy,
+    "window": RisingLoss,
+    "never": FixedLength,
+}
+
+
+# -- learning rate ----------------------------------------------------------------------------------------------------
+
+
+def learning_rate(recipe: Recipe, update: int) -> float:
+    """The rate of the given update, counted from 1."""
+    if recipe.schedule == "constant":
+        return recipe.learning_rate
+    if update <= recipe.warmup_updates:
+        return recipe.learning_rate * update / recipe.warmup_updates
+    if update >= recipe.decay_updates:
+        return recipe.final_learning_rate
+    left = (recipe.decay_updates - update) / (recipe.decay_updates - recipe.warmup_updates)
+    return recipe.final_learning_rate + left * (recipe.learning_rate - recipe.final_learning_rate)
+
+
+def _optimizer(model: Model, recipe: Recipe) -> torch.optim.Optimizer:
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimizer]
+    return kind(model.param_groups(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def train(
+    model: Model,
+    split: Split,
+    labels: Tensor,
+    recipe: Recipe,
+    on_epoch: Callable[[int, float], None] = lambda epoch, accuracy: None,
+) -> Training:
+    """Train until the recipe's rule or its last epoch says stop; the model then holds its best state.
+
+    `labels` must be known for the training and validation nodes; only the latter are read here.
+    """
+    start = time.perf_counter()
+    train_nodes, val_nodes = torch.from_numpy(split.train), torch.from_numpy(split.val)
+    val_labels = labels[val_nodes]
+    optimizer = _optimizer(model, recipe)
+    rule = STOPPING_RULES[recipe.stop](recipe.patience)
+    result = Training(stopped_by="max_epochs")
+    best_state: dict[str, Tensor] | None = None
+    for epoch in range(1, recipe.max_epochs + 1):
+        result.epochs = epoch
+        train_loss = _epoch(model, train_nodes, optimizer, recipe, result)
+        if epoch % recipe.evaluate_every and epoch < recipe.max_epochs:
+            continue
+        now = evaluate(model, val_nodes, val_labels)
+        result.curve.append((train_loss, now.loss, now.accuracy))
+        on_epoch(epoch, now.accuracy)
+        if rule.better(now):
+            best_state = copy.deepcopy(model.state_dict())  # a real copy: live tensors would go on changing
+            result.best_epoch, result.seconds_to_best = epoch, time.perf_counter() - start
+        if rule.finished(now):
+            result.stopped_by = recipe.stop
+            break
+    if best_state is not None:
+        model.load_state_dict(best_state)
+    return result
+
+
+def _epoch(
+    model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, recipe: Recipe, result: Training
+) -> float:
+    """One pass over the training batches; returns the mean of the losses that were minimised."""
+    model.train()
+    total, steps = 0.0, 0
+    for batch in model.batches(nodes, training=True):
+        result.updates += 1
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(recipe, result.updates)
+        optimizer.zero_grad(set_to_none=True)
+        loss = model.loss(batch)
+        loss.backward()
+        if recipe.clip_norm:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip_norm)
+        optimizer.step()
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise Diverged(f"the training loss became {value} at update {result.updates} (epoch {result.epochs})")
+        total, steps = total + value, steps + 1
+    return total / max(steps, 1)
+
+
+@torch.no_grad()
+def evaluate(model: Model, nodes: Tensor, labels: Tensor) -> Evaluation:
+    """Validation scores against labels, as counts and a mean over nodes."""
+    model.eval()
+    scores = model.validate(nodes)
+    labels = labels.to(scores.device)
+    loss = float(functional.cross_entropy(scores.double(), labels))
+    if not math.isfinite(loss):
+        raise Diverged(f"the validation loss became {loss}")
+    return Evaluation(int((scores.argmax(1) == labels).sum()), len(nodes), loss)

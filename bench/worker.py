@@ -1,0 +1,163 @@
+"""One cell in its own process: load, prepare, train, predict, and tell the parent what came of it.
+
+The process is forked from a server that has imported the big libraries and run nothing with them: a thread pool that
+existed before the fork would be dead after it. What the worker is given holds no test label.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.data.graph import UNKNOWN_LABEL, Graph, Split
+from bench.data.store import open_arrays
+from bench.failures import describe_failure
+from bench.meter import Meter
+from bench.model import Model
+from bench.plan import Cell
+from bench.prepared import PrepareCache
+from bench.process import lift_memory_limit, limit_memory, use_threads
+from bench.records import OK, OOM, UNSUPPORTED
+from bench.sizes import format_size
+from bench.train import Diverged, train
+
+Send = Callable[[str, Any], None]  # kind of message, content
+PROGRESS_INTERVAL = 0.25  # seconds between two progress messages
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Everything a worker needs; it can be pickled, and says nothing about how or where it will be run."""
+
+    cell: Cell
+    module: str  # where the model's class is found
+    class_name: str
+    graph_folder: Path  # canonical arrays without labels
+    labels: np.ndarray  # int64; known for training and validation nodes only
+    split: Split
+    threads: int = 1
+    device: str = "cpu"  # "cpu", "cuda" or "cuda:1"
+    memory_limit: int | None = None  # bytes above what the process has at its start
+    time_limit: float | None = None  # seconds; the executor's business
+    cache_folder: Path | None = None  # prepared arrays that cells share
+    cache_limit: int = 40 * 2**30
+    paths: tuple[str, ...] = ()  # more places to import the model from
+
+
+def run_cell(job: Job, send: Send) -> dict[str, Any]:
+    """Run the cell and return the worker's part of its record; never raises for what the cell itself does wrong."""
+    device = job.device.partition(":")[0]  # of several GPUs the process sees one
+    use_threads(job.threads)
+    _be_deterministic()
+    meter = Meter(device, torch.cuda, on_phase=lambda name, measured: send("phase", (name, measured)))
+    result: dict[str, Any] = {"baseline_anonymous": meter.baseline_anonymous, "phases": meter.phases}
+    result["gpu"] = torch.cuda.get_device_name() if device == "cuda" else None
+    limit_memory(job.memory_limit, device)
+    try:
+        result.update(_steps(job, meter, device, send))
+    except Exception as error:
+        lift_memory_limit()
+        status, reason = describe_failure(error, meter.current, job.memory_limit)
+        result.update(status=status, reason=reason, error=error)
+    return result
+
+
+def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
+    sys.path[:0] = [path for path in job.paths if path not in sys.path]
+    model_class: type[Model] = getattr(importlib.import_module(job.module), job.class_name)
+    config = model_class.Config(**job.cell.config)
+    with meter.phase("load"):
+        graph = _with_training_labels(open_arrays(job.graph_folder), job)
+        refusal = _refusal(model_class, graph, config, job.memory_limit)
+    if refusal is not None:
+        return refusal
+
+    cache = PrepareCache(job.cache_folder, job.cache_limit)
+    with meter.phase("preprocess"):
+        _seed(job.cell.seed)
+        prepared = model_class.prepare(graph, job.split, config, job.cell.seed, cache)
+        _seed(job.cell.seed)  # again: a preparation that was found in the cache has drawn no random numbers
+        model = model_class(graph, prepared, config).to(device)
+    del prepared
+    meter.phases["preprocess"] |= {"source": cache.source, "reused_seconds": cache.reused}
+
+    with meter.phase("train"):
+        training = train(model, job.split, torch.from_numpy(job.labels), config, _progress(send, config.max_epochs))
+    with meter.phase("infer"):
+        val, test = _predict(model, job.split, graph.num_classes)
+    return {
+        "status": OK,
+        "reason": "",
+        "training": dataclasses.asdict(training),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "choices": dict(model.choices()),
+        "val": val,
+        "test": test,
+    }
+
+
+def _with_training_labels(graph: Graph, job: Job) -> Graph:
+    """What the model sees: validation labels are the training loop's alone."""
+    labels = np.full(graph.num_nodes, UNKNOWN_LABEL, dtype=np.int64)
+    labels[job.split.train] = job.labels[job.split.train]
+    return graph.with_labels(labels)
+
+
+def _refusal(model: type[Model], graph: Graph, config: Any, limit: int | None) -> dict[str, Any] | None:
+    """Why it is not worth starting, if the model itself says so."""
+    reason = model.unsupported(graph, config)
+    if reason is not None:
+        return {"status": UNSUPPORTED, "reason": reason}
+    estimate = model.estimate_memory(graph, config)
+    if limit is not None and estimate is not None and estimate > limit:
+        return {
+            "status": OOM,
+            "reason": f"estimated: needs about {format_size(estimate)}, the limit is {format_size(limit)}",
+        }
+    return None
+
+
+def _predict(model: Model, split: Split, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Arg-max classes of validation and test nodes, in the smallest type that holds them."""
+    model.eval()
+    with torch.no_grad():
+        scores = model.predict(torch.from_numpy(np.concatenate([split.val, split.test])))
+        if bool(scores.isnan().any()):
+            raise Diverged("the model predicts NaN")
+        classes = scores.argmax(1).cpu().numpy().astype(np.min_scalar_type(max(num_classes - 1, 1)))
+    return classes[: len(split.val)], classes[len(split.val) :]
+
+
+def _progress(send: Send, max_epochs: int) -> Callable[[int, float], None]:
+    last = -PROGRESS_INTERVAL
+
+    def on_epoch(epoch: int, val_accuracy: float) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last >= PROGRESS_INTERVAL:
+            last = now
+            send("progress", (epoch, max_epochs, val_accuracy))
+
+    return on_epoch
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _be_deterministic() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False

@@ -1,0 +1,1 @@
+"""One paper, one file: the models, and the few pieces that several of them share."""

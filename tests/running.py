@@ -1,0 +1,70 @@
+"""A 60-node graph in a store, and cells of the toy models on it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from toy_models import ToyConfig, find
+
+from bench.data.catalogue import resolve
+from bench.data.store import Stored, open_dataset
+from bench.executors import Event
+from bench.executors.local import LocalExecutor
+from bench.ledger import Ledger
+from bench.plan import Cell
+from bench.runner import RunOptions, Summary, run_cells
+
+
+def ring_dataset(folder: Path, num_nodes: int = 60, num_classes: int = 3) -> dict[str, Stored]:
+    """A ring whose features tell the class of a node apart from the others, but not perfectly."""
+    random = np.random.RandomState(0)
+    nodes = np.arange(num_nodes)
+    labels = nodes % num_classes
+    features = random.randn(num_nodes, 8).astype(np.float32)
+    features[nodes, labels] += 2
+    ring = sp.csr_array((np.ones(num_nodes, np.float32), (nodes, np.roll(nodes, 1))), shape=(num_nodes, num_nodes))
+    arrays = {
+        "adj_data": ring.data,
+        "adj_indices": ring.indices,
+        "adj_indptr": ring.indptr,
+        "adj_shape": np.array(ring.shape),
+        "attr_matrix": features,
+        "labels": labels,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "ring.npz", **arrays)
+    [dataset] = resolve(str(folder / "ring.npz"))
+    return {"ring": open_dataset(dataset, None, folder / "cache")}
+
+
+def toy_cell(stored: dict[str, Stored], model: str = "toy", trial: int = 0, **settings: Any) -> Cell:
+    config = asdict(ToyConfig(**settings))
+    labels = {"settings": "default", "mode": "fresh", "trial": trial}
+    data = stored["ring"].graph.fingerprint
+    return Cell(model, find(model).revision, "ring", data, config, "uniform-60/20/20", trial, trial, labels)
+
+
+def run(
+    cells: list[Cell],
+    stored: dict[str, Stored],
+    results: Path,
+    jobs: int = 1,
+    events: list[Event] | None = None,
+    **options: Any,
+) -> Summary:
+    ledger = Ledger(results)
+    on_event = (lambda event: None) if events is None else events.append
+    executor = LocalExecutor(results / "logs", jobs)
+    return run_cells(cells, stored, RunOptions(**options), ledger, executor, on_event, find)
+
+
+if __name__ == "__main__":  # a whole run as a process of its own: folder, model, number of cells, epochs
+    data, results, name, count, epochs = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:])
+    graphs = ring_dataset(data)
+    summary = run([toy_cell(graphs, name, trial, max_epochs=epochs) for trial in range(count)], graphs, results)
+    print(summary.earlier, summary.ran, summary.elsewhere, summary.interrupted)

@@ -1,0 +1,186 @@
+"""What is shown while cells run, and the estimates behind it."""
+
+import dataclasses
+import io
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bench import display as display_module
+from bench.display import LiveDisplay, Progress, finished_line, make_display, show_table, waiting_for
+from bench.estimate import Estimator
+from bench.plan import Cell
+
+BASE = Cell("net", 1, "photo", "abc", {"max_epochs": 9}, "rule", 0, 0, {"trial": 0})
+
+
+def make_cell(trial: int, **changes: Any) -> Cell:
+    return dataclasses.replace(BASE, split_seed=trial, seed=trial, labels={"trial": trial}, **changes)
+
+
+def make_record(cell: Cell, seconds: float = 10.0, status: str = "ok", reason: str | None = None) -> dict[str, Any]:
+    return {
+        "key": cell.key,
+        "model": cell.model,
+        "dataset": cell.dataset,
+        "config": dict(cell.config),
+        "status": status,
+        "reason": reason,
+        "metrics": {"test": {"accuracy": 0.9549}, "val": {"accuracy": 0.96}},
+        "training": {"epochs": 120, "best_epoch": 70, "capped": False},
+        "phases": {"train": {"seconds": seconds - 1, "compile_seconds": 0.5}},
+        "overhead_seconds": 0.5,
+    }
+
+
+# -- estimates ----------------------------------------------------------------------------------------------------
+
+
+def test_estimates_prefer_the_nearest_records() -> None:
+    short = make_cell(0, config={"max_epochs": 2, "hidden": 8})
+    other = make_cell(0, config={"max_epochs": 9, "hidden": 16})
+    same = make_cell(0, config={"max_epochs": 9, "hidden": 8})
+    asked = make_cell(5, config={"max_epochs": 9, "hidden": 8})
+    estimator = Estimator([make_record(short, 2)])
+    assert estimator.seconds(asked) == 2
+    estimator.add(make_record(other, 30))
+    assert estimator.seconds(asked) == 30
+    for seconds in (10, 11, 60):
+        estimator.add(make_record(same, seconds))
+    assert estimator.seconds(asked) == 11
+
+
+def test_nothing_is_guessed_from_failures_or_from_others() -> None:
+    estimator = Estimator([make_record(BASE, status="oom"), make_record(make_cell(0, dataset="cs"))])
+    assert estimator.seconds(BASE) is None
+    assert estimator.seconds(make_cell(0, model="other", dataset="cs")) is None
+
+
+def test_totals() -> None:
+    estimator = Estimator([make_record(BASE, 10)])
+    unknown = make_cell(0, model="other")
+    assert estimator.total([]) == 0
+    assert estimator.total([unknown]) is None
+    assert estimator.total([BASE, make_cell(1), unknown], jobs=2) == 15  # the unknown one counts as 10 too
+
+
+# -- progress -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_counts_and_estimates() -> None:
+    clock = Clock()
+    cells = [make_cell(trial) for trial in range(4)]
+    progress = Progress({cell.key: cell for cell in cells}, Estimator(), jobs=2, clock=clock)
+    assert progress.line() == "0 of 4 done, 0 running, time left unknown"
+    progress.start(cells[0])
+    progress.start(cells[1])
+    clock.now += 10
+    progress.finish(cells[0], make_record(cells[0], 10))
+    assert progress.line() == "1 of 4 done, 1 running, about 10.0 s left"  # 10 + 10 waiting, 0 of the running, two jobs
+    progress.finish(cells[1], make_record(cells[1], status="error"))
+    assert progress.line() == "2 of 4 done, 0 running, 1 failed, about 10.0 s left"
+    progress.finish(cells[2], make_record(cells[2], 10))  # another process did it
+    progress.start(cells[3])
+    clock.now += 4
+    assert progress.seconds_left() == 6
+    clock.now += 100
+    assert progress.seconds_left() == 0
+    progress.finish(cells[3], make_record(cells[3], 104))
+    assert (progress.total, progress.finished, progress.failed) == (4, 4, 1)
+    assert progress.seconds_left() == 0
+
+
+def test_late_news_of_a_finished_cell_is_ignored() -> None:
+    progress = Progress({}, Estimator())
+    progress.epoch(BASE, 3, 0.5)
+    progress.phase(BASE, "train")
+    assert progress.running == {}
+
+
+# -- lines and pictures -------------------------------------------------------------------------------------------
+
+
+def test_lines_of_finished_cells() -> None:
+    assert finished_line(make_cell(3), make_record(BASE, 12.3)) == (
+        "net photo trial 3: ok, test 95.49 %, val 96.00 %, best epoch 70 of 120, 12.3 s"
+    )
+    failed = make_record(BASE, status="oom", reason="wanted 12 GB [limit 11 GB]")
+    assert finished_line(BASE, failed) == "net photo trial 0: oom: wanted 12 GB [limit 11 GB]"
+
+
+def test_plain_output_is_one_whole_line_per_cell() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    cells = [make_cell(0), make_cell(1)]
+    with make_display(console, cells, Estimator(), 1) as display:
+        for cell in cells:
+            display.started(cell)
+            display.epoch(cell, 1, 0.5)
+        display.finished(cells[0], make_record(cells[0]))
+        display.finished(cells[1], make_record(cells[1], status="error", reason="[red]odd[/red] " + "long " * 20))
+    lines = output(console).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("[1/2] net photo trial 0: ok, test 95.49 %")
+    assert lines[1].startswith("[2/2] net photo trial 1: error: [red]odd[/red] long")
+
+
+def test_the_live_picture() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    cells = [make_cell(0), make_cell(1)]
+    display = make_display(console, cells, Estimator([make_record(BASE, 10)]), 1)
+    assert isinstance(display, LiveDisplay)
+    display.started(cells[1])
+    display.phase(cells[1], "train")
+    display.epoch(cells[1], 7, 0.8125)
+    shown = Console(file=io.StringIO(), width=120)
+    shown.print(display.picture())
+    header, row, line = output(shown).splitlines()
+    assert header.split() == ["model", "dataset", "trial", "phase", "epoch", "val", "%", "elapsed"]
+    assert row.split()[:6] == ["net", "photo", "1", "train", "7/9", "81.25"]
+    assert line.startswith("0 of 2 done, 1 running, about ")
+
+
+def test_the_live_display_leaves_only_failures_behind() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    cells = [make_cell(0), make_cell(1)]
+    with make_display(console, cells, Estimator(), 1) as display:
+        display.finished(cells[0], make_record(cells[0]))
+        display.finished(cells[1], make_record(cells[1], status="diverged", reason="NaN"))
+    assert "trial 1: diverged: NaN" in output(console)
+    assert "trial 0: ok" not in output(console)
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.0, ""), (0.2, "opening photo ...\n")])
+def test_waiting_is_mentioned_only_where_it_is_long(
+    seconds: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display_module, "PATIENCE", 0.05)
+    console = Console(file=io.StringIO())
+    with waiting_for(console, "opening photo"):
+        time.sleep(seconds)
+    assert output(console) == expected
+
+
+def test_tables_suit_the_console() -> None:
+    columns = {"model": ["net"], "n": ["3"]}
+    plain = Console(file=io.StringIO(), width=60)
+    show_table(plain, columns, "the plain text", ["a caption"])
+    assert output(plain) == "the plain text\na caption\n"
+    terminal = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+    show_table(terminal, columns, "the plain text", ["a caption"])
+    assert "the plain text" not in output(terminal)
+    assert "│ net   │ 3 │" in output(terminal)
+    assert output(terminal).endswith("a caption\n")
+
+
+def output(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()

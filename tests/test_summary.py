@@ -1,0 +1,119 @@
+"""The end table, worked out by hand for a few records."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from bench.plan import Cell
+from bench.summary import Context, caption, mean_and_spread, summarise
+
+CONTEXT = Context(model_titles={"net": "Net"}, dataset_titles={"photo": "Photo"})
+
+
+def make_cell(trial: int, **changes: Any) -> Cell:
+    cell = Cell("net", 1, "photo", "abc", {"max_epochs": 9}, "rule", trial, trial, {"settings": "author"})
+    return dataclasses.replace(cell, **changes)
+
+
+def make_record(cell: Cell, accuracy: float = 0.9, seconds: float = 1.0, **changes: Any) -> dict[str, Any]:
+    record = {
+        "key": cell.key,
+        "status": "ok",
+        "reason": None,
+        "metrics": {"test": {"accuracy": accuracy}, "val": {"accuracy": 0.5}},
+        "training": {"capped": False, "epochs": 5, "best_epoch": 3},
+        "phases": {
+            "load": {"seconds": 0.1, "compile_seconds": 0.0, "peak_anonymous": 9_000_000},
+            "train": {"seconds": seconds, "compile_seconds": 0.0, "peak_anonymous": 5_000_000},
+        },
+    }
+    return {**record, **changes}
+
+
+def test_mean_and_sample_deviation() -> None:
+    assert mean_and_spread([]) == ""
+    assert mean_and_spread([91.5]) == "91.50"
+    assert mean_and_spread([90.0, 92.0]) == "91.00 ± 1.41"  # sqrt(2): the divisor is n - 1
+    assert mean_and_spread([1.0, 2.0, 3.0, 4.0]) == "2.50 ± 1.29"
+
+
+def test_a_row() -> None:
+    cells = [make_cell(trial) for trial in range(3)]
+    records = [make_record(cell, *values) for cell, values in zip(cells, [(0.9, 1), (0.92, 7), (0.94, 2)], strict=True)]
+    frame = summarise(cells, {record["key"]: record for record in records}, CONTEXT)
+    assert frame.to_dict("records") == [
+        {
+            "dataset": "Photo",
+            "model": "Net",
+            "settings": "author",
+            "test accuracy %": "92.00 ± 2.00",
+            "n": "3",
+            "train s": "2.0",
+            "peak memory": "9.00 MB",
+        }
+    ]
+
+
+def test_failures_are_counted_by_status_and_kept_out_of_the_mean() -> None:
+    cells = [make_cell(trial) for trial in range(5)]
+    statuses = ["ok", "oom", "error", "oom"]
+    records = {
+        cell.key: {**make_record(cell, 0.8), "status": status} for cell, status in zip(cells, statuses, strict=False)
+    }
+    for record in records.values():
+        if record["status"] != "ok":
+            record.update(phases={}, metrics={}, training={})
+    (row,) = summarise(cells, records, CONTEXT).to_dict("records")
+    assert (row["test accuracy %"], row["n"]) == ("80.00", "1")
+    assert row["failed"] == "2 oom, 1 error"
+    assert row["notes"] == "1 not run"
+
+
+def test_nothing_finished() -> None:
+    cell = make_cell(0)
+    (row,) = summarise([cell], {cell.key: make_record(cell, status="error", phases={})}, CONTEXT).to_dict("records")
+    assert (row["test accuracy %"], row["n"], row["train s"], row["peak memory"]) == ("", "0", "", "")
+
+
+def test_marks() -> None:
+    cells = [make_cell(0, dataset="photo-twin"), make_cell(1, dataset="photo-twin")]
+    capped = {"capped": True, "epochs": 2, "best_epoch": 2}
+    records = {cells[0].key: make_record(cells[0], training=capped), cells[1].key: make_record(cells[1])}
+    context = Context(twins={"photo-twin"}, stale={cells[0].key, cells[1].key})
+    frame = summarise(cells, records, context)
+    (row,) = frame.to_dict("records")
+    assert row["notes"] == "twin; 1 capped; stale"
+    text = caption(frame, "fresh", "author", "results/")
+    assert text[0].startswith("Splits: fresh. Settings: author.")
+    assert [line.partition(":")[0] for line in text[1:]] == ["twin", "capped", "stale", "Records"]
+
+
+def test_settings_show_what_was_set() -> None:
+    cell = make_cell(0, labels={"settings": "author", "set": {"hidden": 8, "dropout": 0.1}})
+    (row,) = summarise([cell], {}, CONTEXT).to_dict("records")
+    assert row["settings"] == "author hidden=8 dropout=0.1"
+
+
+def test_device_memory_has_its_own_column() -> None:
+    cell = make_cell(0)
+    record = make_record(cell)
+    record["phases"]["train"]["peak_reserved"] = 3_000_000_000
+    (row,) = summarise([cell], {cell.key: record}, CONTEXT).to_dict("records")
+    assert row["peak GPU memory"] == "3.00 GB"
+
+
+def test_datasets_and_models_keep_the_order_asked_for() -> None:
+    cells = [make_cell(0, dataset=data, model=model) for data in ("z", "a") for model in ("net", "gnn")]
+    frame = summarise(cells, {}, CONTEXT)
+    assert list(zip(frame["dataset"], frame["model"], strict=True)) == [
+        ("z", "Net"),
+        ("z", "gnn"),
+        ("a", "Net"),
+        ("a", "gnn"),
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_identical_trials_have_no_spread(count: int) -> None:
+    assert mean_and_spread([95.4] * count) == "95.40 ± 0.00"

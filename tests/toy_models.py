@@ -1,0 +1,141 @@
+"""Small models for the tests of the running room: one that learns, and several that go wrong on purpose."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.data.graph import Graph, Split
+from bench.model import Model, Recipe
+from bench.prepared import PrepareCache
+
+
+@dataclass(frozen=True)
+class ToyConfig(Recipe):
+    learning_rate: float = 0.05
+    batch_size: int = 16
+    max_epochs: int = 5
+    dropout: float = 0.5
+
+
+class Toy(Model):
+    """A linear classifier with dropout on features that were scaled in `prepare`."""
+
+    name = "toy"
+    Config = ToyConfig
+
+    def __init__(self, graph: Graph, prepared: Any, config: ToyConfig) -> None:
+        super().__init__(graph, prepared, config)
+        self.inputs = torch.from_numpy(np.array(prepared["scaled"]))
+        self.linear = nn.Linear(graph.num_features, graph.num_classes)
+        self.dropout = nn.Dropout(config.dropout)
+
+    @classmethod
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
+        torch.rand(3)  # a fresh preparation draws random numbers, one from the cache does not
+        return cache.get("scaled", {"data": graph.fingerprint}, lambda: {"scaled": graph.features * 2})
+
+    def forward(self, nodes: Tensor) -> Tensor:
+        return self.linear(self.dropout(self.inputs[nodes]))
+
+    def choices(self) -> dict[str, str]:
+        return {"strategy": "linear"}
+
+
+class Raises(Toy):
+    name = "raises"
+
+    def loss(self, batch: Tensor) -> Tensor:
+        raise ValueError(f"something is wrong in {os.sep}home{os.sep}somebody{os.sep}file.txt")
+
+
+class Nan(Toy):
+    name = "nan"
+
+    def loss(self, batch: Tensor) -> Tensor:
+        return super().loss(batch) * float("nan")
+
+
+class Sleeps(Toy):
+    name = "sleeps"
+
+    def loss(self, batch: Tensor) -> Tensor:
+        time.sleep(60)
+        return super().loss(batch)
+
+
+class Aborts(Toy):
+    name = "aborts"
+
+    def loss(self, batch: Tensor) -> Tensor:
+        os.abort()
+
+
+class Killed(Toy):
+    name = "killed"
+
+    def loss(self, batch: Tensor) -> Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(batch)
+
+
+class Hungry(Toy):
+    """Takes 400 MB of anonymous memory while preparing."""
+
+    name = "hungry"
+
+    @classmethod
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
+        np.ones(400_000_000, dtype=np.uint8).sum()
+        return super().prepare(graph, split, config, seed, cache)
+
+
+class HungryTensor(Toy):
+    name = "hungry-tensor"
+
+    def loss(self, batch: Tensor) -> Tensor:
+        torch.ones(400_000_000, dtype=torch.uint8).sum()
+        return super().loss(batch)
+
+
+class Announced(Toy):
+    """Knows in advance that it will need more than anybody has."""
+
+    name = "announced"
+
+    @classmethod
+    def estimate_memory(cls, graph: Graph, config: Any) -> int | None:
+        return 10**15
+
+
+class Choosy(Toy):
+    name = "choosy"
+
+    @classmethod
+    def unsupported(cls, graph: Graph, config: Any) -> str | None:
+        return "only graphs with a name of seven letters"
+
+
+class Slow(Toy):
+    """Trains for a few seconds and says in a file that it has begun."""
+
+    name = "slow"
+    pause: ClassVar[float] = 0.2
+
+    def loss(self, batch: Tensor) -> Tensor:
+        time.sleep(self.pause)
+        return super().loss(batch)
+
+
+ALL = {model.name: model for model in (Toy, Raises, Nan, Sleeps, Aborts, Killed, Hungry, HungryTensor, Announced, Choosy, Slow)}
+
+
+def find(name: str) -> type[Model]:
+    return ALL[name]
