@@ -90,7 +90,7 @@ def run(
     redo: Annotated[bool, typer.Option("--redo", help="Run every cell again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and estimate the time.")] = False,
 ) -> int:
-    """Run what is missing of models × datasets × trials, then show the table."""
+    """Run what is missing, then show the table."""
     from bench.commands.run import Request, run_request
 
     return run_request(
@@ -134,7 +134,7 @@ def data(
     names: Annotated[str, typer.Argument(help="Datasets or groups, separated by commas.")] = "all",
     data: Data = None,
 ) -> None:
-    """Show the datasets' passports, and what is missing and where to get it."""
+    """Show what is known about each dataset, or missing."""
     from bench.commands.show import show_passports
 
     show_passports(names, data)
@@ -143,7 +143,7 @@ def data(
 @app.command()
 @guarded
 def status(results: Results = Path("results")) -> None:
-    """Show what is done, running and failed, per model and dataset."""
+    """Show what is done, running and failed."""
     from bench.commands.ledgers import show_status
 
     show_status(results)
@@ -156,7 +156,7 @@ def why(
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
     results: Results = Path("results"),
 ) -> None:
-    """Show why cells of a model on a dataset failed, with the end of their logs."""
+    """Show why cells failed, with the end of their logs."""
     from bench.commands.ledgers import show_failures
 
     show_failures(model, dataset, results)
@@ -165,7 +165,7 @@ def why(
 @app.command()
 @guarded
 def cache(action: Annotated[str, typer.Argument(help="show or clear.")] = "show") -> None:
-    """Show or clear what is cached on disk: prepared arrays and parsed or generated graphs."""
+    """Show or clear prepared arrays and stored graphs."""
     from bench.commands.cache import clear_cache, show_cache
     from bench.errors import UserError
 

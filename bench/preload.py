@@ -2,6 +2,7 @@
 
 import numba  # noqa: F401
 import scipy.sparse.linalg  # noqa: F401
-import torch  # noqa: F401
+import torch
+import torch._dynamo  # noqa: F401  the first optimiser would import it: seconds, in every cell
 
 import bench.executors.local  # noqa: F401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import resource
 import signal
@@ -31,6 +32,11 @@ def die_with_parent() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
         server._forkserver_alive_fd = None
+
+
+def keep_locks_private() -> None:
+    """A library's process-wide locks are to be anonymous: named ones would outlive a worker that is killed."""
+    multiprocessing.set_start_method("fork", force=True)
 
 
 def leave_terminal() -> None:

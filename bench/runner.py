@@ -21,6 +21,7 @@ from bench.claims import Claim, Claims
 from bench.data.graph import UNKNOWN_LABEL, Split
 from bench.data.splits import draw_split
 from bench.data.store import Stored
+from bench.environment import code_version
 from bench.errors import UserError
 from bench.executors import Event, Executor, Outcome
 from bench.ledger import Ledger, check_writable
@@ -124,6 +125,9 @@ class _Run:
         self._begun: dict[str, float] = {}
         self._appeared: dict[str, list[Record]] = {}  # records that were not there when the run was planned
         self._predictions = PredictionStore(ledger.results)
+        # asked now, not when the first record is written: by then somebody may have edited a file
+        self._source = {name: source_hash(find(name)) for name in {cell.model for cell in todo}}
+        code_version()
 
     def jobs(self) -> Iterator[Job | None]:
         """Jobs for the cells that nobody else is running; None while only claimed ones are left."""
@@ -190,7 +194,7 @@ class _Run:
     def _keep(self, cell: Cell, outcome: Outcome) -> None:
         options = self.options
         limits = {"memory": options.memory_limit, "time": options.time_limit}
-        record = make_record(cell, outcome, limits, options.threads, source_hash(self.find(cell.model)))
+        record = make_record(cell, outcome, limits, options.threads, self._source[cell.model])
         if outcome.status == OK and outcome.job is not None:
             split, labels = outcome.job.split, self.stored[cell.dataset].graph.labels
             predictions = Predictions(outcome.result["val"], outcome.result["test"])

@@ -200,9 +200,7 @@ def train(
     return result
 
 
-def _epoch(
-    model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, recipe: Recipe, result: Training
-) -> float:
+def _epoch(model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, recipe: Recipe, result: Training) -> float:
     """One pass over the training batches; returns the mean of the losses that were minimised."""
     model.train()
     total, steps = 0.0, 0

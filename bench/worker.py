@@ -60,8 +60,10 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
     use_threads(job.threads)
     _be_deterministic()
     meter = Meter(device, torch.cuda, on_phase=lambda name, measured: send("phase", (name, measured)))
-    result: dict[str, Any] = {"baseline_anonymous": meter.baseline_anonymous, "phases": meter.phases}
-    result["gpu"] = torch.cuda.get_device_name() if device == "cuda" else None
+    gpu = torch.cuda.get_device_name() if device == "cuda" else None
+    start: dict[str, Any] = {"baseline_anonymous": meter.baseline_anonymous, "gpu": gpu}
+    send("start", start)  # this and every phase go ahead of the result, for records of workers that do not live so long
+    result = {**start, "phases": meter.phases}
     limit_memory(job.memory_limit, device)
     try:
         result.update(_steps(job, meter, device, send))
@@ -158,6 +160,6 @@ def _seed(seed: int) -> None:
 
 
 def _be_deterministic() -> None:
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms() would import the compiler: seconds
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False

@@ -22,7 +22,7 @@ def token_attention(packed: Tensor, heads: int, dropout: float) -> Tensor:
 
     Dropout acts on the attention weights; pass 0 outside training.
     """
-    batch, length, width = packed.shape
+    batch, length, _ = packed.shape
     keep = None
     if dropout > 0.0:
         keep = torch.rand((batch, heads, length, length), device=packed.device)
@@ -95,7 +95,7 @@ def _softmax(row: np.ndarray) -> None:
 
 @numba.njit(cache=True, nogil=True, fastmath=_FAST, inline="never")
 def _attend(packed: np.ndarray, mask: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
-    """One node: packed (length, 3, heads, size), mask and weights (heads, length, length), out (length, heads, size)."""
+    """One node: packed (length, 3, heads, size), mask, weights (heads, length, length), out (length, heads, size)."""
     length, heads, size = out.shape
     scale = np.float32(1.0 / math.sqrt(size))
     for head in range(heads):

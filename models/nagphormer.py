@@ -1,7 +1,7 @@
 """NAGphormer: a graph Transformer that sees each node as the sequence of its K + 1 neighbourhoods.
 
-Paper: Chen, Gao, Li, He: "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR 2023,
-and its extension with neighbourhood augmentation (see nagphormer_plus.py).
+Paper: Chen, Gao, Li, He: "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR
+2023, and its extension with neighbourhood augmentation (see nagphormer_plus.py).
 Settings: the commands published with the official code, for all nine datasets. They lie partly outside the paper's
 search space (learning rate 1e-2 on CoraFull and Physics; heads and encoding size are not in it at all).
 
@@ -35,7 +35,7 @@ from models.tokens import MaterialisedTokens, ProjectedTokens, cheaper_strategy
 
 
 @dataclass(frozen=True)
-class Config(Recipe):
+class NAGphormerConfig(Recipe):
     """NAGphormer's architecture and recipe; the defaults are for graphs without author settings."""
 
     hops: int = 3  # K: the sequence has K + 1 tokens
@@ -90,10 +90,10 @@ class NAGphormer(Model):
     group = "transformer"
     paper = "Chen et al., NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs, ICLR 2023"
     revision = 1
-    Config = Config
+    Config = NAGphormerConfig
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
 
-    def __init__(self, graph: Graph, prepared: MaterialisedTokens | ProjectedTokens, config: Config) -> None:
+    def __init__(self, graph: Graph, prepared: MaterialisedTokens | ProjectedTokens, config: NAGphormerConfig) -> None:
         super().__init__(graph, prepared, config)
         self.sequences = prepared
         self.project = nn.Linear(prepared.width, config.hidden)
@@ -136,7 +136,8 @@ class NAGphormer(Model):
             return tokens.sum(dim=1)
         assert self.hop_score is not None
         node, hops = tokens[:, :1], tokens[:, 1:]
-        weights = self.hop_score(torch.cat([node.expand_as(hops), hops], dim=-1)).softmax(dim=1)
+        of_node, of_hop = self.hop_score.weight.view(2, -1)  # the score of [node ‖ hop] without building the pairs
+        weights = (node @ of_node + hops @ of_hop + self.hop_score.bias).softmax(dim=1).unsqueeze(-1)
         return node.squeeze(1) + (weights * hops).sum(dim=1)
 
     def predict(self, nodes: Tensor) -> Tensor:
@@ -150,7 +151,7 @@ class NAGphormer(Model):
 class EncoderLayer(nn.Module):
     """Pre-norm attention and feed-forward blocks, each with dropout and a residual connection."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: NAGphormerConfig) -> None:
         super().__init__()
         self.heads, self.attention_dropout = config.heads, config.attention_dropout
         self.attention_norm = nn.LayerNorm(config.hidden)

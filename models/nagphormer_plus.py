@@ -23,12 +23,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.nagphormer import AUTHOR_SETTINGS, NAGphormer
-from models.nagphormer import Config as BaseConfig
+from models.nagphormer import AUTHOR_SETTINGS, NAGphormer, NAGphormerConfig
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class NAGphormerPlusConfig(NAGphormerConfig):
     """NAGphormer's settings and those of the augmentation."""
 
     global_augmentation: bool = True  # GNA: mix sequences and labels
@@ -51,11 +50,9 @@ class NAGphormerPlus(NAGphormer):
     name = "nagphormer+"
     title = "NAGphormer+"
     aliases = ("nagphormerplus", "nagphormer-plus", "nagphormer_plus")
-    paper = (
-        "Chen et al., Tokenized Graph Transformer with Neighborhood Augmentation for Node Classification in Large Graphs"
-    )
+    paper = "Chen et al., Tokenized Graph Transformer with Neighborhood Augmentation for Node Classification, 2023"
     revision = 1
-    Config = Config
+    Config = NAGphormerPlusConfig
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
 
     def loss(self, batch: Tensor) -> Tensor:
@@ -78,7 +75,7 @@ class NAGphormerPlus(NAGphormer):
 
 
 def different_partners(count: int) -> Tensor:
-    """For each of `count` positions the position of its partner: one random cycle, so nobody meets itself (from 2 on)."""
+    """For each of `count` positions the position of its partner: one random cycle, so nobody meets itself."""
     cycle = torch.randperm(count)
     partner = torch.empty_like(cycle)
     partner[cycle] = cycle.roll(-1)

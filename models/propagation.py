@@ -80,8 +80,10 @@ class SparseOperator:
             return torch.from_numpy(sparse_dense(matrix, dense.detach().contiguous().numpy()))
         place = (dense.device, transpose)
         if place not in self._elsewhere:
-            parts = [as_tensor(part) for part in (matrix.indptr, matrix.indices, matrix.data)]
-            self._elsewhere[place] = torch.sparse_csr_tensor(*parts, size=matrix.shape, device=dense.device)
+            indptr, indices, values = (as_tensor(part) for part in (matrix.indptr, matrix.indices, matrix.data))
+            self._elsewhere[place] = torch.sparse_csr_tensor(
+                indptr, indices, values, size=matrix.shape, device=dense.device
+            )
         return self._elsewhere[place] @ dense
 
     def __matmul__(self, dense: Tensor) -> Tensor:

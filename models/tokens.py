@@ -29,8 +29,10 @@ def cheaper_strategy(graph: Graph, extra: int, hops: int, batch: int) -> str:
     """Which strategy needs less time per training step; a pure function of shapes (both scale alike with h)."""
     features = graph.num_features
     materialised = min(batch or graph.num_nodes, graph.num_nodes) * (hops + 1) * (features + extra) * _DENSE_COST
-    sparse = sp.issparse(graph.features)
-    project = graph.features.nnz * _SPARSE_COST if sparse else graph.num_nodes * features * _DENSE_COST
+    if sp.issparse(graph.features):
+        project = graph.features.nnz * _SPARSE_COST
+    else:
+        project = graph.num_nodes * features * _DENSE_COST
     propagate = hops * (graph.num_entries + graph.num_nodes) * _SPARSE_COST
     projected = project + graph.num_nodes * extra * _DENSE_COST + propagate
     return "projected" if projected < materialised else "materialised"
@@ -80,7 +82,9 @@ class MaterialisedTokens:
 class ProjectedTokens:
     """X, U and Â; the tokens never exist at their full width."""
 
-    def __init__(self, features: SparseOperator | Tensor, structure: Tensor, adjacency: SparseOperator, hops: int) -> None:
+    def __init__(
+        self, features: SparseOperator | Tensor, structure: Tensor, adjacency: SparseOperator, hops: int
+    ) -> None:
         self.features, self.structure, self.adjacency, self.hops = features, structure, adjacency, hops
         inner = features.matrix.shape[1] if isinstance(features, SparseOperator) else features.shape[1]
         self.inner, self.width = inner, inner + structure.shape[1]
@@ -148,7 +152,13 @@ class _ProjectOnProcessor(torch.autograd.Function):
         for hop in range(1, tokens.hops + 1):
             following = torch.empty_like(hidden)
             _masked_product(
-                matrix.indptr, matrix.indices, matrix.data, hidden.numpy(), needed[hop], needed[hop - 1], following.numpy()
+                matrix.indptr,
+                matrix.indices,
+                matrix.data,
+                hidden.numpy(),
+                needed[hop],
+                needed[hop - 1],
+                following.numpy(),
             )
             hidden = following
             out[:, hop] = hidden[nodes]
@@ -214,7 +224,7 @@ def _masked_product(
     columns: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """The chosen rows of matrix @ dense, where only the chosen rows of `dense` are not zero; other rows of `out` stay."""
+    """The chosen rows of matrix @ dense, reading only the chosen rows of `dense`; other rows of `out` stay."""
     for row in numba.prange(len(rows)):
         if rows[row]:
             first, last = indptr[row], indptr[row + 1]

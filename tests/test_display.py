@@ -3,14 +3,17 @@
 import dataclasses
 import io
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from bench import display as display_module
-from bench.display import LiveDisplay, Progress, finished_line, make_display, show_table, waiting_for
+from bench import console as console_module
+from bench.console import show_table, waiting_for
+from bench.display import LiveDisplay, Progress, finished_line, make_display
 from bench.estimate import Estimator
+from bench.executors import Event
 from bench.plan import Cell
 
 BASE = Cell("net", 1, "photo", "abc", {"max_epochs": 9}, "rule", 0, 0, {"trial": 0})
@@ -33,6 +36,10 @@ def make_record(cell: Cell, seconds: float = 10.0, status: str = "ok", reason: s
         "phases": {"train": {"seconds": seconds - 1, "compile_seconds": 0.5}},
         "overhead_seconds": 0.5,
     }
+
+
+def by_key(records: list[dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    return {record["key"]: record for record in records}.__getitem__
 
 
 # -- estimates ----------------------------------------------------------------------------------------------------
@@ -119,27 +126,33 @@ def test_lines_of_finished_cells() -> None:
 
 def test_plain_output_is_one_whole_line_per_cell() -> None:
     console = Console(file=io.StringIO(), width=40)
-    cells = [make_cell(0), make_cell(1)]
-    with make_display(console, cells, Estimator(), 1) as display:
-        for cell in cells:
-            display.started(cell)
-            display.epoch(cell, 1, 0.5)
-        display.finished(cells[0], make_record(cells[0]))
-        display.finished(cells[1], make_record(cells[1], status="error", reason="[red]odd[/red] " + "long " * 20))
+    cells = [make_cell(trial) for trial in range(3)]
+    records = [
+        make_record(cells[0]),
+        make_record(cells[1], status="error", reason="[red]odd[/red] " + "long " * 20),
+        make_record(cells[2]),
+    ]
+    with make_display(console, cells, Estimator(), 1, by_key(records)) as display:
+        for cell in cells[:2]:
+            display.on_event(Event("started", cell))
+            display.on_event(Event("progress", cell, epoch=1, val_accuracy=0.5))
+            display.on_event(Event("finished", cell))
+        display.on_event(Event("finished", cells[2], elsewhere=True))
     lines = output(console).splitlines()
-    assert len(lines) == 2
-    assert lines[0].startswith("[1/2] net photo trial 0: ok, test 95.49 %")
-    assert lines[1].startswith("[2/2] net photo trial 1: error: [red]odd[/red] long")
+    assert len(lines) == 3
+    assert lines[0].startswith("[1/3] net photo trial 0: ok, test 95.49 %")
+    assert lines[1].startswith("[2/3] net photo trial 1: error: [red]odd[/red] long")
+    assert lines[2].endswith("(by another run)")
 
 
 def test_the_live_picture() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
-    display = make_display(console, cells, Estimator([make_record(BASE, 10)]), 1)
+    display = make_display(console, cells, Estimator([make_record(BASE, 10)]), 1, by_key([]))
     assert isinstance(display, LiveDisplay)
-    display.started(cells[1])
-    display.phase(cells[1], "train")
-    display.epoch(cells[1], 7, 0.8125)
+    display.on_event(Event("started", cells[1]))
+    display.on_event(Event("phase", cells[1], phase="train"))
+    display.on_event(Event("progress", cells[1], epoch=7, max_epochs=9, val_accuracy=0.8125))
     shown = Console(file=io.StringIO(), width=120)
     shown.print(display.picture())
     header, row, line = output(shown).splitlines()
@@ -151,9 +164,10 @@ def test_the_live_picture() -> None:
 def test_the_live_display_leaves_only_failures_behind() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
-    with make_display(console, cells, Estimator(), 1) as display:
-        display.finished(cells[0], make_record(cells[0]))
-        display.finished(cells[1], make_record(cells[1], status="diverged", reason="NaN"))
+    records = [make_record(cells[0]), make_record(cells[1], status="diverged", reason="NaN")]
+    with make_display(console, cells, Estimator(), 1, by_key(records)) as display:
+        for cell in cells:
+            display.on_event(Event("finished", cell))
     assert "trial 1: diverged: NaN" in output(console)
     assert "trial 0: ok" not in output(console)
 
@@ -162,7 +176,7 @@ def test_the_live_display_leaves_only_failures_behind() -> None:
 def test_waiting_is_mentioned_only_where_it_is_long(
     seconds: float, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(display_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(console_module, "PATIENCE", 0.05)
     console = Console(file=io.StringIO())
     with waiting_for(console, "opening photo"):
         time.sleep(seconds)
@@ -170,15 +184,19 @@ def test_waiting_is_mentioned_only_where_it_is_long(
 
 
 def test_tables_suit_the_console() -> None:
-    columns = {"model": ["net"], "n": ["3"]}
-    plain = Console(file=io.StringIO(), width=60)
-    show_table(plain, columns, "the plain text", ["a caption"])
-    assert output(plain) == "the plain text\na caption\n"
+    headers, rows = ["model", "accuracy"], [("net", "90.00"), ("[odd]", "")]
+    plain = Console(file=io.StringIO(), width=10)
+    show_table(plain, headers, rows)
+    assert output(plain).splitlines() == [
+        "| model   | accuracy   |",
+        "|---------|------------|",
+        "| net     | 90.00      |",
+        "| [odd]   |            |",
+    ]
     terminal = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
-    show_table(terminal, columns, "the plain text", ["a caption"])
-    assert "the plain text" not in output(terminal)
-    assert "│ net   │ 3 │" in output(terminal)
-    assert output(terminal).endswith("a caption\n")
+    show_table(terminal, headers, rows)
+    assert "│ net   │ 90.00    │" in output(terminal)
+    assert "│ [odd] │          │" in output(terminal)
 
 
 def output(console: Console) -> str:

@@ -134,7 +134,10 @@ class Slow(Toy):
         return super().loss(batch)
 
 
-ALL = {model.name: model for model in (Toy, Raises, Nan, Sleeps, Aborts, Killed, Hungry, HungryTensor, Announced, Choosy, Slow)}
+ALL = {
+    model.name: model
+    for model in (Toy, Raises, Nan, Sleeps, Aborts, Killed, Hungry, HungryTensor, Announced, Choosy, Slow)
+}
 
 
 def find(name: str) -> type[Model]:

@@ -16,7 +16,7 @@ from bench.data.catalogue import Dataset, resolve
 from bench.data.passports import passport
 from bench.data.store import Stored, cache_root, open_dataset
 from bench.devices import resolve_devices
-from bench.display import make_display
+from bench.display import RecordOf, make_display
 from bench.environment import usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData
 from bench.estimate import Estimator
@@ -94,7 +94,7 @@ def run_request(request: Request) -> int:
     if todo:
         check_writable(request.results, "predictions", "logs")
         executor = LocalExecutor(request.results / "logs", request.jobs, devices)
-        display = make_display(console, todo, estimator, request.jobs, lambda key: ledger.of(key)[-1])
+        display = make_display(console, todo, estimator, request.jobs, _watch(request.results))
 
         def on_event(event: Event) -> None:
             if event.kind == "started":
@@ -109,6 +109,17 @@ def run_request(request: Request) -> int:
     if interrupted:
         raise KeyboardInterrupt
     return _exit_code(plan, records)
+
+
+def _watch(results: Path) -> RecordOf:
+    """Reads what this and other runs append, apart from the runner's ledger, which counts what is new to itself."""
+    watcher = Ledger(results)
+
+    def record_of(key: str) -> Record:
+        watcher.refresh()
+        return watcher.of(key)[-1]
+
+    return record_of
 
 
 def _options(request: Request) -> RunOptions:
@@ -148,7 +159,7 @@ def _plan(request: Request, console: Console, errors: Console) -> Plan:
             fingerprint = plan.stored[dataset.name].graph.fingerprint
             for model in plan.models:
                 plan.cells += make_cells(model, dataset, fingerprint, resolved[dataset.name, model.name], protocol)
-    for line in [*notes, *_fallbacks(plan.cells, request.settings)]:
+    for line in [*notes, *fallback_lines(plan.cells, request.settings)]:
         say(console, line)
     return plan
 
@@ -171,15 +182,18 @@ def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, erro
             say(errors, f"warning: {warning}")
 
 
-def _fallbacks(cells: Sequence[Cell], lane: str) -> list[str]:
-    """One line per model that has nothing in the lane asked for."""
-    without: dict[str, dict[str, None]] = defaultdict(dict)
+def fallback_lines(cells: Sequence[Cell], lane: str) -> list[str]:
+    """Say once which models have nothing in the lane asked for; models that lack the same datasets share a line."""
+    datasets_of: dict[str, dict[str, None]] = defaultdict(dict)  # dicts as ordered sets
     for cell in cells:
         if lane != DEFAULT_LANE and cell.labels["settings"] == DEFAULT_LANE:
-            without[cell.model][cell.dataset] = None
+            datasets_of[cell.model][cell.dataset] = None
+    models_without: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for model, datasets in datasets_of.items():
+        models_without[tuple(datasets)].append(model)
     return [
-        f"{model} has no {lane} settings for {', '.join(datasets)}: its defaults are used, labelled 'default'"
-        for model, datasets in without.items()
+        f"no {lane} settings for {', '.join(datasets)}: {', '.join(models)} with default settings, and labelled so"
+        for datasets, models in models_without.items()
     ]
 
 

@@ -80,5 +80,5 @@ def _digest(arrays: list[np.ndarray], header: dict[str, object]) -> str:
     digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(memoryview(np.ascontiguousarray(array)).cast("B"))
+        digest.update(np.ascontiguousarray(array).data.cast("B"))
     return digest.hexdigest()[:32]

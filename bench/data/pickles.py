@@ -30,6 +30,8 @@ def read_pickle(path: Path) -> Any:
             raise BadData(f"{path.name} is refused: {error}") from error
         except (pickle.UnpicklingError, AttributeError, IndexError, struct.error, RecursionError) as error:
             raise BadData(f"{path.name} is not a whole pickle: {' '.join(str(error).split())}") from error
+        except MemoryError as error:  # damage may announce any length
+            raise BadData(f"{path.name} is damaged or larger than the memory") from error
 
 
 class _RefusedError(Exception):

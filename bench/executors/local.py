@@ -19,13 +19,15 @@ from bench.environment import ROOT
 from bench.executors import Event, Outcome, utc_now
 from bench.failures import describe_death, strip_paths
 from bench.meter import read_memory
-from bench.process import die_with_parent, leave_terminal, log_to, see_one_gpu
+from bench.process import die_with_parent, keep_locks_private, leave_terminal, log_to, see_one_gpu
 from bench.records import ERROR, INTERRUPTED, TIMEOUT
+from bench.registry import PACKAGE
 from bench.sizes import format_duration
 from bench.worker import Job, run_cell
 
 POLL = 0.25  # seconds between two looks at deadlines
 IDLE = 1.0  # seconds until an empty-handed job source is asked again
+GOODBYE = 2.0  # seconds a worker has for leaving by itself after its result has arrived
 TAIL = 3000  # characters of a failed worker's log that go into its record
 PRELOAD_IF_USED = ("torch_geometric", "sklearn")  # slow to import, so only where some model here needs them
 
@@ -88,7 +90,8 @@ class _Worker:
         self._started = utc_now()
         self._deadline = None if job.time_limit is None else time.perf_counter() + job.time_limit
         self._phase: str | None = None
-        self._phases: dict[str, Any] = {}
+        self._phase_began = 0.0
+        self._partial: dict[str, Any] = {"phases": {}}  # what is known so far of a result that may never come
         self._progress = ""
         self._result: dict[str, Any] | None = None
         self._verdict: tuple[str, str] | None = None  # status and reason where the parent decides
@@ -124,11 +127,14 @@ class _Worker:
     def _take(self, kind: str, content: Any) -> None:
         if kind == "result":
             self._result = content
+        elif kind == "start":
+            self._partial |= content
         elif kind == "phase":
             self._phase, measured = content
             if measured is not None:
-                self._phases[self._phase] = measured
+                self._partial["phases"][self._phase] = measured
             else:
+                self._phase_began = time.perf_counter()
                 self._on_event(Event("phase", self.job.cell, phase=self._phase))
         else:
             epoch, max_epochs, accuracy = content
@@ -144,8 +150,10 @@ class _Worker:
 
     def outcome(self) -> Outcome:
         """What came of the job; the process is gone when this returns."""
+        if self._result is not None:
+            self._process.join(GOODBYE)
         self.kill()
-        result = self._result or {"phases": self._phases}
+        result = self._result or self._unfinished()
         status, reason = self._verdict or (result.get("status"), result.get("reason"))
         if status is None:
             status, reason = describe_death(
@@ -158,6 +166,17 @@ class _Worker:
             )
         tail = self._read_log() if status == ERROR else ""
         return Outcome(self.job, status, reason or "", self._started, self.job.device, result, tail)
+
+    def _unfinished(self) -> dict[str, Any]:
+        """What is known without the worker's own account; the phase it was in lasted until now."""
+        if self._phase is not None and self._phase not in self._partial["phases"]:
+            self._partial["phases"][self._phase] = {
+                "seconds": time.perf_counter() - self._phase_began,
+                "compile_seconds": 0.0,
+                "peak_resident": None,
+                "peak_anonymous": None,
+            }
+        return self._partial
 
     def kill(self) -> None:
         if self._process.is_alive() and self._process.pid is not None:
@@ -183,6 +202,7 @@ def _main(job: Job, writer: connection.Connection, log: Path) -> None:
     """Where a worker's life begins and ends."""
     die_with_parent()
     leave_terminal()
+    keep_locks_private()
     log_to(log)
     see_one_gpu(job.device)
     result = run_cell(job, lambda kind, content: writer.send((kind, content)))
@@ -192,12 +212,15 @@ def _main(job: Job, writer: connection.Connection, log: Path) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     writer.send(("result", result))
-    os._exit(0)  # what is left would only be torn down piece by piece
 
 
 def _warm_up() -> None:
-    """Start the fork server and wait until its imports are done, so that no cell is charged for them."""
-    _context.set_forkserver_preload(["bench.preload", *(name for name in PRELOAD_IF_USED if name in sys.modules)])
+    """Start the fork server and wait until its imports are done, so that no cell is charged for them.
+
+    It imports the models too: whoever edits a model during a long run changes the next run, not the rest of this one.
+    """
+    wanted = [name for name in sys.modules if name in PRELOAD_IF_USED or name.startswith(f"{PACKAGE}.")]
+    _context.set_forkserver_preload(["bench.preload", *wanted])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))  # the server must find bench
     try:

@@ -1,0 +1,291 @@
+"""Raw files of every supported format become the same kind of graph, and damaged ones one clear line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_files import NODES, small_arrays, write_aminer, write_grandplus_arrays, write_npz, write_planetoid
+
+from bench.data import catalogue
+from bench.data.canonical import RawGraph, canonical_graph, check_graph
+from bench.data.digits import nearest_neighbours
+from bench.data.graph import Graph
+from bench.errors import BadData, MissingData
+
+DENSE = small_arrays()[1].toarray()
+LABELS = small_arrays()[2]
+
+
+def expected_adjacency() -> np.ndarray:
+    dense = small_arrays()[0].toarray() > 0
+    return dense | dense.T
+
+
+def load(name: str, root: Path | None) -> Graph:
+    return catalogue.datasets()[name].load(root)
+
+
+def dense_features(graph: Graph) -> np.ndarray:
+    return graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+
+
+def test_npz_is_symmetrised_and_keeps_counts_and_loops(tmp_path: Path) -> None:
+    graph = catalogue.own_dataset(write_npz(tmp_path / "ring.npz")).load(None)
+    assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
+    assert graph.num_entries == 2 * (60 + 30) + 1  # ring, chords, and the loop once
+    assert np.array_equal(dense_features(graph), DENSE) and graph.features.dtype == np.float32
+    assert isinstance(graph.features, sp.csr_array) and graph.indices.dtype == np.int32
+    assert np.array_equal(graph.labels, LABELS) and graph.labels.dtype == np.int64
+    assert (graph.name, graph.num_classes) == ("ring", 3)
+
+
+def test_npz_in_the_older_spelling_and_with_dense_features(tmp_path: Path) -> None:
+    adjacency, features, labels = small_arrays()
+    arrays: dict[str, Any] = {f"adj_matrix.{part}": getattr(adjacency, part) for part in ("data", "indices", "indptr")}
+    np.savez(tmp_path / "a.npz", labels=labels, attr_matrix=features.toarray(), **arrays, **{"adj_matrix.shape": (60, 60)})
+    graph = catalogue.own_dataset(tmp_path / "a.npz").load(None)
+    assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
+    assert isinstance(graph.features, np.ndarray) and np.array_equal(graph.features, DENSE)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.sampled_from([0.0, 0.5, 1.0, 3.0])), min_size=1))
+def test_canonical_adjacency_is_the_symmetric_pattern(entries: list[tuple[int, int, float]]) -> None:
+    rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
+    pairs = {(int(i), int(j)) for i, j, v in entries if v} | {(int(j), int(i)) for i, j, v in entries if v}
+    raw = RawGraph(sp.coo_array((values, (rows, columns)), shape=(8, 8)), np.ones((8, 2)), np.arange(8) % 2)
+    if not pairs:
+        with pytest.raises(BadData, match="empty"):
+            canonical_graph("g", raw, "g")
+        return
+    graph = canonical_graph("g", raw, "g")
+    found = [(node, int(other)) for node in range(8) for other in graph.indices[graph.indptr[node] : graph.indptr[node + 1]]]
+    assert found == sorted(pairs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"labels": None}, "has no array labels"),
+        ({"adj_data": None}, "has no array adj_data"),
+        ({"attr_shape": None}, "has no array attr_data or attr_matrix"),
+        ({"labels": np.array(["a"] * NODES)}, "not numbers"),
+        ({"labels": np.array([None] * NODES)}, "Object arrays cannot be loaded"),
+        ({"labels": LABELS[:-1]}, "59 labels"),
+        ({"labels": LABELS - 1}, "0 to C-1"),
+        ({"labels": LABELS * 2}, "0 to C-1"),
+        ({"labels": LABELS + 0.5}, "not whole numbers"),
+        ({"labels": np.zeros(NODES, dtype=int)}, "fewer than two classes"),
+        ({"labels": np.zeros((NODES, 2, 2))}, "3 dimensions"),
+        ({"attr_matrix": np.full((NODES, 4), np.nan), "attr_data": None}, "NaN or infinite"),
+        ({"attr_matrix": np.full((NODES, 4), 1e300), "attr_data": None}, "NaN or infinite"),
+        ({"attr_matrix": np.ones((NODES - 1, 4)), "attr_data": None}, "59 rows of features"),
+        ({"attr_matrix": np.ones(NODES), "attr_data": None}, "matrix of real numbers"),
+        ({"attr_data": np.zeros_like(small_arrays()[1].data)}, "no feature that is not zero"),
+        ({"adj_shape": (NODES, NODES + 1)}, "must be square"),
+        ({"adj_indices": small_arrays()[0].indices + 1}, "truncated or damaged"),
+        ({"adj_indptr": small_arrays()[0].indptr[::-1]}, "truncated or damaged"),
+        ({"adj_data": small_arrays()[0].data * np.nan}, "not finite"),
+        ({"adj_data": small_arrays()[0].data * 0}, "empty"),
+    ],
+)
+def test_a_broken_npz_gets_one_line_that_names_it(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadData, match=says) as caught:
+        catalogue.own_dataset(write_npz(tmp_path / "broken.npz", **changes)).load(None)
+    assert "broken.npz" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_empty_graph_is_refused(tmp_path: Path) -> None:
+    nothing = {"adj_data": [], "adj_indices": [], "adj_indptr": [0], "adj_shape": (0, 0), "labels": np.zeros(0, dtype=int)}
+    with pytest.raises(BadData, match="empty"):
+        path = write_npz(tmp_path / "empty.npz", **nothing, attr_data=None, attr_matrix=np.zeros((0, 3)))
+        catalogue.own_dataset(path).load(None)
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
+def test_a_truncated_npz_is_refused(tmp_path: Path, keep: float) -> None:
+    path = write_npz(tmp_path / "half.npz")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+    with pytest.raises(BadData, match=r"half\.npz"):
+        catalogue.own_dataset(path).load(None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_flipped_byte_in_an_npz_never_gets_past_unnoticed(tmp_path_factory: Any, data: st.DataObject) -> None:
+    path = write_npz(tmp_path_factory.mktemp("flip") / "flip.npz")
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(bytes(content))
+    try:
+        graph = catalogue.own_dataset(path).load(None)
+    except BadData:
+        return
+    assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())  # an unused byte of the archive
+    assert np.array_equal(dense_features(graph), DENSE)
+
+
+def test_check_graph_names_the_rule_that_is_broken() -> None:
+    good = Graph("g", np.array([0, 1, 2], dtype=np.int32), np.array([1, 0], dtype=np.int32), np.eye(2, dtype=np.float32),
+                 np.array([0, 1]), 2)  # fmt: skip
+    assert check_graph(good, "g") is good
+    wrong = {
+        "not symmetric": {"indices": np.array([1, 1], dtype=np.int32)},
+        "outside 0 to 1": {"indices": np.array([1, 2], dtype=np.int32)},
+        "row pointers": {"indptr": np.array([0, 3, 2], dtype=np.int32)},
+        "ascending": {"indptr": np.array([0, 2, 2], dtype=np.int32), "indices": np.array([1, 0], dtype=np.int32)},
+        "0 to 1; they go from 0 to 2": {"labels": np.array([0, 2])},
+        "float32": {"features": np.eye(2)},
+    }
+    for says, change in wrong.items():
+        with pytest.raises(BadData, match=says):
+            check_graph(Graph(**{**good.__dict__, **change}), "g")
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_pubmed_puts_test_rows_where_the_index_says(tmp_path: Path, protocol: int) -> None:
+    places = [57, 59, 55, 58, 56]
+    features, labels = write_planetoid(tmp_path / "PubMed" / "raw", places, protocol)
+    graph = load("pubmed", tmp_path)
+    assert np.array_equal(graph.labels, labels)
+    assert np.allclose(dense_features(graph), features / features.sum(axis=1, keepdims=True))
+    assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
+
+
+def test_pubmed_with_a_wrong_test_index_is_refused(tmp_path: Path) -> None:
+    write_planetoid(tmp_path / "PubMed" / "raw", [57, 59, 55, 58, 56])
+    index = tmp_path / "PubMed" / "raw" / "ind.pubmed.test.index"
+    for text in ("55 56 57 58 58", "55 56 57 58", "1 2 3 4 x"):
+        index.write_text(text)
+        with pytest.raises(BadData, match=r"ind\.pubmed\.test\.index"):
+            load("pubmed", tmp_path)
+
+
+def test_missing_files_are_missing_data(tmp_path: Path) -> None:
+    write_planetoid(tmp_path / "PubMed" / "raw", [57, 59, 55, 58, 56])
+    (tmp_path / "PubMed" / "raw" / "ind.pubmed.ty").unlink()
+    for root in (tmp_path, None):
+        assert catalogue.datasets()["pubmed"].stamp(root) is None
+        with pytest.raises(MissingData, match="pubmed"):
+            load("pubmed", root)
+
+
+@pytest.mark.parametrize("folder", ["reddit", "", "dataset/reddit"])
+def test_reddit_from_the_grandplus_files(tmp_path: Path, folder: str) -> None:
+    write_grandplus_arrays(tmp_path / folder, "reddit", classes=41)
+    graph = load("reddit", tmp_path)
+    assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
+    assert np.array_equal(graph.features, DENSE) and graph.num_classes == 41
+    assert np.array_equal(graph.labels, np.arange(NODES) % 41)
+
+
+def test_amazon2m_from_the_grandplus_files_in_each_sparse_format(tmp_path: Path) -> None:
+    write_grandplus_arrays(tmp_path / "Amazon2M", "Amazon2M", classes=47)
+    adjacency = small_arrays()[0]
+    for matrix in (sp.csr_array(adjacency), sp.csc_array(adjacency), sp.coo_array(adjacency)):
+        sp.save_npz(tmp_path / "Amazon2M" / "Amazon2M_adj.npz", matrix)
+        graph = load("amazon2m", tmp_path)
+        assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
+
+
+def test_labels_that_are_not_one_hot_are_refused(tmp_path: Path) -> None:
+    write_grandplus_arrays(tmp_path, "reddit", classes=41)
+    np.save(tmp_path / "reddit_labels.npy", np.zeros((NODES, 41)))
+    with pytest.raises(BadData, match="one-hot"):
+        load("reddit", tmp_path)
+
+
+def test_aminer_is_standardised_over_all_nodes(tmp_path: Path) -> None:
+    write_aminer(tmp_path / "aminer")
+    features = dense_features(load("aminer", tmp_path))
+    raw = DENSE.astype(np.float64) * 3
+    assert np.allclose(features, (raw - raw.mean(axis=0)) / raw.std(axis=0), atol=1e-6)
+    assert np.allclose(features.mean(axis=0), 0, atol=1e-6) and np.allclose(features.std(axis=0), 1, atol=1e-6)
+
+
+def write_reddit2(folder: Path) -> None:
+    adjacency, features, _ = small_arrays()
+    folder.mkdir(parents=True)
+    parts = {part: getattr(adjacency, part) for part in ("data", "indices", "indptr", "shape")}
+    np.savez(folder / "adj_full.npz", **parts)
+    np.save(folder / "feats.npy", features.toarray())
+    # keys in no particular order, as in the original
+    classes = {str(node): node % 41 for node in np.random.RandomState(0).permutation(NODES).tolist()}
+    (folder / "class_map.json").write_text(json.dumps(classes))
+
+
+def test_reddit_from_pygs_reddit2_is_the_same_graph(tmp_path: Path) -> None:
+    write_reddit2(tmp_path / "copy" / "Reddit2" / "raw")
+    write_grandplus_arrays(tmp_path / "own" / "reddit", "reddit", classes=41)
+    one, two = load("reddit", tmp_path / "copy"), load("reddit", tmp_path / "own")
+    assert np.array_equal(one.indices, two.indices) and np.array_equal(one.labels, two.labels)
+    assert np.array_equal(dense_features(one), dense_features(two))
+
+
+@pytest.mark.parametrize("text", ['{"0": 1', '{"a": 1}', '{"0": [1, 2]}', "[]"])
+def test_a_broken_class_map_is_refused(tmp_path: Path, text: str) -> None:
+    write_reddit2(tmp_path / "Reddit2" / "raw")
+    (tmp_path / "Reddit2" / "raw" / "class_map.json").write_text(text)
+    with pytest.raises(BadData, match=r"class_map\.json"):
+        load("reddit", tmp_path)
+
+
+def write_products(folder: Path) -> None:
+    adjacency, features, _ = small_arrays()
+    folder.mkdir(parents=True)
+    pairs = adjacency.tocoo()
+    tables: dict[str, list[list[Any]]] = {
+        "edge": [list(pair) for pair in zip(pairs.row.tolist(), pairs.col.tolist(), strict=True)],
+        "node-feat": features.toarray().tolist(),
+        "node-label": [[node % 47] for node in range(NODES)],
+    }
+    for name, rows in tables.items():
+        text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
+
+
+def test_amazon2m_from_ogbs_products_gets_inverse_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.data.copies._ROWS", 7)  # several pieces per table
+    write_products(tmp_path / "ogbn_products" / "raw")
+    graph = load("amazon2m", tmp_path)
+    assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
+    assert np.array_equal(graph.features, DENSE) and np.array_equal(graph.labels, np.arange(NODES) % 47)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("edge", "0,1\n2,x\n"), ("edge", "0,60\n"), ("edge", "0,-1\n"), ("edge", "1\n"), ("node-feat", "1,2\n"), ("node-label", "")],
+)
+def test_broken_ogb_tables_are_refused(tmp_path: Path, file: str, text: str) -> None:
+    write_products(tmp_path / "ogbn_products" / "raw")
+    path = tmp_path / "ogbn_products" / "raw" / f"{file}.csv.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(BadData, match=file):
+        load("amazon2m", tmp_path)
+    path.write_bytes(gzip.compress(b"0,1\n" * 1000)[:-12])
+    with pytest.raises(BadData, match=file):
+        load("amazon2m", tmp_path)
+
+
+def test_nearest_neighbours_break_ties_by_number() -> None:
+    points = np.array([[0, 0], [2, 0], [0, 2], [2, 2], [10, 10]])
+    assert nearest_neighbours(points, 1).tolist() == [[1], [0], [0], [1], [3]]
+    assert nearest_neighbours(points, 2).tolist() == [[1, 2], [0, 3], [0, 3], [1, 2], [1, 3]]
+
+
+def test_digits_are_real_and_neighbours_mostly_agree() -> None:
+    graph = load("digits", None)
+    assert (graph.num_nodes, graph.num_features, graph.num_classes) == (1797, 64, 10)
+    assert graph.features.min() == 0 and graph.features.max() == 1
+    assert graph.degrees.min() >= 8
+    rows = np.repeat(np.arange(1797), graph.degrees)
+    assert (graph.labels[rows] == graph.labels[graph.indices]).mean() > 0.95
