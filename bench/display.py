@@ -73,14 +73,17 @@ class Progress:
 
     def seconds_left(self) -> float | None:
         """By the records of this and earlier runs; None while there is nothing to judge by."""
-        cells = [*self.waiting.values(), *(running.cell for running in self.running.values())]
+        running = list(self.running.values())  # a copy: the live picture is drawn by another thread
+        cells = [*self.waiting.values(), *(at_work.cell for at_work in running)]
         total = self.estimator.total(cells)
         if total is None:
             return None
         spent = 0.0
-        for running in self.running.values():
-            expected = self.estimator.seconds(running.cell) or total / len(cells)
-            spent += min(expected, self.clock() - running.since)
+        for at_work in running:
+            expected, elapsed = self.estimator.seconds(at_work.cell), self.clock() - at_work.since
+            if expected is None and elapsed > total / len(cells):
+                return None  # the first of its kind has outlasted what others suggest
+            spent += min(elapsed, total / len(cells) if expected is None else expected)
         return (total - spent) / min(self.jobs, max(len(cells), 1))
 
     def line(self) -> str:
@@ -88,7 +91,10 @@ class Progress:
         parts = [f"{self.finished} of {self.total} done", f"{len(self.running)} running"]
         if self.failed:
             parts.append(f"{self.failed} failed")
-        parts.append("time left unknown" if left is None else f"about {format_duration(left)} left")
+        if left is None:
+            parts.append("time left unknown")
+        else:
+            parts.append("nearly done" if left < 1 else f"about {format_duration(left)} left")
         return ", ".join(parts)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from bench.plan import Cell
+from bench.plan import Cell, canonical_json
 from bench.records import OK, Record, wall_seconds
 
 
@@ -14,21 +15,24 @@ class Estimator:
     """Seconds per cell from finished records; None where nothing comparable has run."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._known: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        self._times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+        self._by_key: dict[str, float | None] = {}  # answers already worked out: a display asks often
         for record in records:
             self.add(record)
 
     def add(self, record: Record) -> None:
         if record["status"] == OK:
-            self._known[record["model"], record["dataset"]].append(record)
+            for likeness in _likenesses(record["model"], record["dataset"], record["config"]):
+                self._times[likeness].append(wall_seconds(record))
+            self._by_key.clear()
 
     def seconds(self, cell: Cell) -> float | None:
         """The median over records with the same configuration, else with the same last epoch, else over all."""
-        known = self._known.get((cell.model, cell.dataset), [])
-        same_config = [record for record in known if record["config"] == cell.config]
-        same_length = [record for record in known if record["config"]["max_epochs"] == cell.config["max_epochs"]]
-        comparable = same_config or same_length or known
-        return statistics.median(map(wall_seconds, comparable)) if comparable else None
+        if cell.key not in self._by_key:
+            likenesses = _likenesses(cell.model, cell.dataset, cell.config)
+            times = next((self._times[likeness] for likeness in likenesses if likeness in self._times), None)
+            self._by_key[cell.key] = statistics.median(times) if times else None
+        return self._by_key[cell.key]
 
     def total(self, cells: Iterable[Cell], jobs: int = 1) -> float | None:
         """Seconds for all of them; cells nothing is known about count as the mean of the others."""
@@ -37,3 +41,8 @@ class Estimator:
         if not known:
             return None if each else 0.0
         return statistics.mean(known) * len(each) / jobs
+
+
+def _likenesses(model: str, dataset: str, config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """What cells of similar length have in common, the closest likeness first."""
+    return [(model, dataset, canonical_json(config)), (model, dataset, config["max_epochs"]), (model, dataset)]

@@ -27,10 +27,10 @@ class Memory:
     data: int  # private writable address space: what RLIMIT_DATA counts
 
 
-def read_memory(file: str = STATUS_FILE) -> Memory | None:
+def read_memory(file: str | None = None) -> Memory | None:
     """The memory of this process (or of another, by its status file); None where there is no such file."""
     try:
-        lines = Path(file).read_bytes().splitlines()
+        lines = Path(file or STATUS_FILE).read_bytes().splitlines()
     except OSError:
         return None
     values = {name: rest.split() for name, _, rest in (line.partition(b":") for line in lines)}
@@ -46,19 +46,22 @@ def read_memory(file: str = STATUS_FILE) -> Memory | None:
 class Sampler:
     """A thread that remembers the largest anonymous and file-backed memory seen since the last `reset`."""
 
-    def __init__(self, read: Callable[[], Memory | None] = read_memory, interval: float = 0.02) -> None:
-        self._read, self._interval = read, interval
+    def __init__(self, interval: float = 0.02) -> None:
+        self._interval = interval
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         self.anonymous = self.file_backed = 0
         threading.Thread(target=self._loop, name="memory sampler", daemon=True).start()
 
     def _loop(self) -> None:
-        while True:
-            time.sleep(self._interval)
+        while not self._ended.wait(self._interval):
             self.look()
 
+    def end(self) -> None:
+        self._ended.set()
+
     def look(self) -> Memory | None:
-        memory = self._read()
+        memory = read_memory()
         if memory is not None:
             with self._lock:
                 self.anonymous = max(self.anonymous, memory.anonymous)
@@ -109,6 +112,10 @@ class Meter:
             self.phases[name] = measured | self._peaks()
             self._on_phase(name, self.phases[name])
         self.current = None  # after a failure it keeps naming the phase that failed
+
+    def close(self) -> None:
+        """Stop sampling; what was measured stays."""
+        self._sampler.end()
 
     def _reset_peaks(self) -> None:
         self._peak_is_of_phase = False

@@ -115,4 +115,6 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
         lines.append("capped: --max-epochs ended training before the model's own rule would have.")
     if "stale" in notes:
         lines.append("stale: the model's code has changed since; run --stale does these cells again.")
+    if FAILED in frame:
+        lines.append("failed: `why MODEL DATASET` tells the reasons; run --retry STATUS tries those cells again.")
     return [*lines, f"Records: {records_at}"]

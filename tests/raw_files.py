@@ -12,7 +12,9 @@ import scipy.sparse as sp
 NODES = 60
 
 
-def small_arrays(classes: int = 3, features: int = 5, nodes: int = NODES) -> tuple[sp.csr_array, sp.csr_array, np.ndarray]:
+def small_arrays(
+    classes: int = 3, features: int = 5, nodes: int = NODES
+) -> tuple[sp.csr_array, sp.csr_array, np.ndarray]:
     """A one-way ring with chords and a self-loop, sparse features without an empty row, all classes in turn."""
     rows = np.concatenate([np.arange(nodes), np.arange(nodes // 2), [7]])
     columns = np.concatenate([(np.arange(nodes) + 1) % nodes, np.arange(nodes // 2) + nodes // 2, [7]])

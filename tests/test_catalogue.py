@@ -43,8 +43,8 @@ def test_each_dataset_comes_once_in_the_order_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "says"),
-    [("phto", "Did you mean 'photo'"), ("lage", "Did you mean 'large'"), ("zzz", "no dataset or group 'zzz'"), ("", "no dataset"),
-     (",", "no dataset"), ("nowhere/graph.npz", "there is no file nowhere/graph.npz")],
+    [("phto", "Did you mean 'photo'"), ("lage", "Did you mean 'large'"), ("zzz", "no dataset or group 'zzz'"),
+     ("", "no dataset"), (",", "no dataset"), ("nowhere/graph.npz", "there is no file nowhere/graph.npz")],
 )  # fmt: skip
 def test_unknown_names_are_the_users_mistake(typed: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as caught:

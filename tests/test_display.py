@@ -106,6 +106,18 @@ def test_progress_counts_and_estimates() -> None:
     assert progress.seconds_left() == 0
 
 
+def test_the_first_of_its_kind_is_not_judged_by_others_for_ever() -> None:
+    clock = Clock()
+    known, new = make_cell(0), make_cell(0, model="other")
+    progress = Progress({cell.key: cell for cell in (known, new)}, Estimator([make_record(known, 10)]), clock=clock)
+    progress.start(new)
+    clock.now += 4
+    assert progress.seconds_left() == 16  # taken for a cell of 10 seconds, like the other
+    clock.now += 7
+    assert progress.seconds_left() is None
+    assert progress.line() == "0 of 2 done, 1 running, time left unknown"
+
+
 def test_late_news_of_a_finished_cell_is_ignored() -> None:
     progress = Progress({}, Estimator())
     progress.epoch(BASE, 3, 0.5)

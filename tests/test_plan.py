@@ -3,13 +3,13 @@
 import dataclasses
 import json
 import random
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.data.catalogue import datasets
 from bench.model import Model, Recipe
 from bench.plan import Cell, Protocol, canonical_json, make_cells
 from bench.settings import Resolved, resolve_settings
@@ -76,7 +76,7 @@ class Net(Model):
     settings: ClassVar[dict] = {"author": {"photo": {"patience": 9}}}
 
 
-TWIN = SimpleNamespace(name="photo-twin", settings_name="photo", split_rule="uniform-60/20/20")
+TWIN = datasets()["photo-twin"]
 
 
 def cells(mode: str = "fresh", trials: int = 3, seed: int = 0) -> list[Cell]:

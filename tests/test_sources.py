@@ -49,8 +49,9 @@ def test_npz_is_symmetrised_and_keeps_counts_and_loops(tmp_path: Path) -> None:
 
 def test_npz_in_the_older_spelling_and_with_dense_features(tmp_path: Path) -> None:
     adjacency, features, labels = small_arrays()
-    arrays: dict[str, Any] = {f"adj_matrix.{part}": getattr(adjacency, part) for part in ("data", "indices", "indptr")}
-    np.savez(tmp_path / "a.npz", labels=labels, attr_matrix=features.toarray(), **arrays, **{"adj_matrix.shape": (60, 60)})
+    arrays: dict[str, Any] = {"labels": labels, "attr_matrix": features.toarray()}
+    arrays |= {f"adj_matrix.{part}": getattr(adjacency, part) for part in ("data", "indices", "indptr", "shape")}
+    np.savez(tmp_path / "a.npz", **arrays)
     graph = catalogue.own_dataset(tmp_path / "a.npz").load(None)
     assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
     assert isinstance(graph.features, np.ndarray) and np.array_equal(graph.features, DENSE)
@@ -67,7 +68,9 @@ def test_canonical_adjacency_is_the_symmetric_pattern(entries: list[tuple[int, i
             canonical_graph("g", raw, "g")
         return
     graph = canonical_graph("g", raw, "g")
-    found = [(node, int(other)) for node in range(8) for other in graph.indices[graph.indptr[node] : graph.indptr[node + 1]]]
+    found = [
+        (node, int(other)) for node in range(8) for other in graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+    ]
     assert found == sorted(pairs)
 
 
@@ -104,7 +107,13 @@ def test_a_broken_npz_gets_one_line_that_names_it(tmp_path: Path, changes: dict[
 
 
 def test_an_empty_graph_is_refused(tmp_path: Path) -> None:
-    nothing = {"adj_data": [], "adj_indices": [], "adj_indptr": [0], "adj_shape": (0, 0), "labels": np.zeros(0, dtype=int)}
+    nothing = {
+        "adj_data": [],
+        "adj_indices": [],
+        "adj_indptr": [0],
+        "adj_shape": (0, 0),
+        "labels": np.zeros(0, dtype=int),
+    }
     with pytest.raises(BadData, match="empty"):
         path = write_npz(tmp_path / "empty.npz", **nothing, attr_data=None, attr_matrix=np.zeros((0, 3)))
         catalogue.own_dataset(path).load(None)
@@ -135,8 +144,8 @@ def test_a_flipped_byte_in_an_npz_never_gets_past_unnoticed(tmp_path_factory: An
 
 
 def test_check_graph_names_the_rule_that_is_broken() -> None:
-    good = Graph("g", np.array([0, 1, 2], dtype=np.int32), np.array([1, 0], dtype=np.int32), np.eye(2, dtype=np.float32),
-                 np.array([0, 1]), 2)  # fmt: skip
+    indptr, indices = np.array([0, 1, 2], dtype=np.int32), np.array([1, 0], dtype=np.int32)
+    good = Graph("g", indptr, indices, np.eye(2, dtype=np.float32), np.array([0, 1]), 2)
     assert check_graph(good, "g") is good
     wrong = {
         "not symmetric": {"indices": np.array([1, 1], dtype=np.int32)},
@@ -184,7 +193,7 @@ def test_reddit_from_the_grandplus_files(tmp_path: Path, folder: str) -> None:
     write_grandplus_arrays(tmp_path / folder, "reddit", classes=41)
     graph = load("reddit", tmp_path)
     assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
-    assert np.array_equal(graph.features, DENSE) and graph.num_classes == 41
+    assert np.array_equal(dense_features(graph), DENSE) and graph.num_classes == 41
     assert np.array_equal(graph.labels, np.arange(NODES) % 41)
 
 
@@ -258,12 +267,19 @@ def test_amazon2m_from_ogbs_products_gets_inverse_edges(tmp_path: Path, monkeypa
     write_products(tmp_path / "ogbn_products" / "raw")
     graph = load("amazon2m", tmp_path)
     assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())
-    assert np.array_equal(graph.features, DENSE) and np.array_equal(graph.labels, np.arange(NODES) % 47)
+    assert np.array_equal(dense_features(graph), DENSE) and np.array_equal(graph.labels, np.arange(NODES) % 47)
 
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("edge", "0,1\n2,x\n"), ("edge", "0,60\n"), ("edge", "0,-1\n"), ("edge", "1\n"), ("node-feat", "1,2\n"), ("node-label", "")],
+    [
+        ("edge", "0,1\n2,x\n"),
+        ("edge", "0,60\n"),
+        ("edge", "0,-1\n"),
+        ("edge", "1\n"),
+        ("node-feat", "1,2\n"),
+        ("node-label", ""),
+    ],
 )
 def test_broken_ogb_tables_are_refused(tmp_path: Path, file: str, text: str) -> None:
     write_products(tmp_path / "ogbn_products" / "raw")

@@ -95,7 +95,12 @@ def test_sealed_nodes_are_test_for_ever(rule: str, seed: int, other: int) -> Non
 
 @pytest.mark.parametrize(
     ("nodes", "sizes"),
-    [(7650, (4590, 1530, 1530)), (13752, (8251, 2750, 2751)), (18333, (10999, 3666, 3668)), (34493, (20695, 6898, 6900))],
+    [
+        (7650, (4590, 1530, 1530)),
+        (13752, (8251, 2750, 2751)),
+        (18333, (10999, 3666, 3668)),
+        (34493, (20695, 6898, 6900)),
+    ],
 )
 def test_uniform_sizes_are_those_of_the_published_index_files(nodes: int, sizes: tuple[int, ...]) -> None:
     split = draw_split("uniform-60/20/20", np.zeros(nodes, dtype=np.int64), 2, 5)
@@ -121,7 +126,9 @@ def test_a_known_split_never_changes() -> None:
     assert split.train.tolist() == [1, 2, 4, 6, 8, 9] and split.val.tolist() == [3, 7] and split.test.tolist() == [0, 5]
 
 
-@pytest.mark.parametrize(("nodes", "expected"), [(3, (1, 1, 1)), (21, (19, 1, 1)), (40, (20, 19, 1)), (50, (20, 30, 0))])
+@pytest.mark.parametrize(
+    ("nodes", "expected"), [(3, (1, 1, 1)), (21, (19, 1, 1)), (40, (20, 19, 1)), (50, (20, 30, 0))]
+)
 def test_a_small_class_fills_training_first_and_leaves_one_for_the_rest(nodes: int, expected: tuple[int, ...]) -> None:
     labels = labels_of([nodes, 200], 4)
     split = draw_split("per-class-20/30", labels, 2, 0)
@@ -145,7 +152,8 @@ def test_too_few_nodes_is_said(rule: str, sizes: list[int], says: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["uniform-60/20", "uniform-60/20/30", "uniform-a/b/c", "uniform-100/0/0", "per-class-20", "total-2.5/3", "odd"]
+    "rule",
+    ["uniform-60/20", "uniform-60/20/30", "uniform-a/b/c", "uniform-100/0/0", "per-class-20", "total-2.5/3", "odd"],
 )
 def test_malformed_rules_are_refused(rule: str) -> None:
     with pytest.raises(UserError):

@@ -64,8 +64,10 @@ def test_failures_are_counted_by_status_and_kept_out_of_the_mean() -> None:
     for record in records.values():
         if record["status"] != "ok":
             record.update(phases={}, metrics={}, training={})
-    (row,) = summarise(cells, records, CONTEXT).to_dict("records")
+    frame = summarise(cells, records, CONTEXT)
+    (row,) = frame.to_dict("records")
     assert (row["test accuracy %"], row["n"]) == ("80.00", "1")
+    assert any(line.startswith("failed: ") for line in caption(frame, "fresh", "author", "results/"))
     assert row["failed"] == "2 oom, 1 error"
     assert row["notes"] == "1 not run"
 

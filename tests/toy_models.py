@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.data.graph import Graph, Split
+from bench.data.graph import UNKNOWN_LABEL, Graph, Split
 from bench.model import Model, Recipe
 from bench.prepared import PrepareCache
+
+PRIVATE = "/home/somebody/file.txt"  # what no record may hold
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Toy(Model):
     @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
         torch.rand(3)  # a fresh preparation draws random numbers, one from the cache does not
-        return cache.get("scaled", {"data": graph.fingerprint}, lambda: {"scaled": graph.features * 2})
+        return cache.get("scaled", {"data": graph.fingerprint}, lambda: {"scaled": np.asarray(graph.features) * 2})
 
     def forward(self, nodes: Tensor) -> Tensor:
         return self.linear(self.dropout(self.inputs[nodes]))
@@ -49,11 +54,29 @@ class Toy(Model):
         return {"strategy": "linear"}
 
 
+class Spy(Toy):
+    """Reports how many labels it was shown, and where."""
+
+    name = "spy"
+
+    def __init__(self, graph: Graph, prepared: Any, config: ToyConfig) -> None:
+        super().__init__(graph, prepared, config)
+        self.known = np.flatnonzero(graph.labels != UNKNOWN_LABEL).tolist()
+
+    def choices(self) -> dict[str, str]:
+        return {
+            "known": " ".join(map(str, self.known)),
+            "threads": f"{torch.get_num_threads()} {numba.get_num_threads()}",
+            "deterministic": str(torch.are_deterministic_algorithms_enabled()),
+            "dgl": str("dgl" in sys.modules),
+        }
+
+
 class Raises(Toy):
     name = "raises"
 
     def loss(self, batch: Tensor) -> Tensor:
-        raise ValueError(f"something is wrong in {os.sep}home{os.sep}somebody{os.sep}file.txt")
+        raise ValueError(f"something is wrong in {PRIVATE}")
 
 
 class Nan(Toy):
@@ -124,20 +147,17 @@ class Choosy(Toy):
 
 
 class Slow(Toy):
-    """Trains for a few seconds and says in a file that it has begun."""
+    """Takes at least a fifth of a second per epoch, in any number of updates."""
 
     name = "slow"
-    pause: ClassVar[float] = 0.2
 
-    def loss(self, batch: Tensor) -> Tensor:
-        time.sleep(self.pause)
-        return super().loss(batch)
+    def batches(self, nodes: Tensor, training: bool) -> Iterator[Any]:
+        time.sleep(0.2 if training else 0)
+        return super().batches(nodes, training)
 
 
-ALL = {
-    model.name: model
-    for model in (Toy, Raises, Nan, Sleeps, Aborts, Killed, Hungry, HungryTensor, Announced, Choosy, Slow)
-}
+_MODELS: list[type[Model]] = [Toy, *Toy.__subclasses__()]
+ALL = {model.name: model for model in _MODELS}
 
 
 def find(name: str) -> type[Model]:

@@ -48,7 +48,8 @@ def show_failures(model: str, dataset: str, results: Path) -> None:
     name = find_model(model).name
     of_model = [record for record in _standing(ledger) if record["model"] == name]
     known = sorted({record["dataset"] for record in of_model})
-    records = [record for record in of_model if record["dataset"] == _dataset_name(dataset)]
+    wanted = next((spelling for spelling in _spellings(dataset) if spelling in known), None)
+    records = [record for record in of_model if record["dataset"] == wanted]
     if not records:
         also = f"; it has records on {', '.join(known)}" if known else ""
         raise UserError(f"no cell of {name} on '{dataset}' is in {results}/{also}.{nearest(dataset, known)}")
@@ -68,14 +69,12 @@ def _show_failure(console: Console, record: Record, results: Path) -> None:
         say(console, f"    whole log: {log}")
 
 
-def _dataset_name(word: str) -> str:
-    """A catalogued dataset by any of its names; a user's own graph is known by what the records call it."""
+def _spellings(word: str) -> list[str]:
+    """What records may call this dataset: a catalogued one has aliases, a user's own goes by its file's name."""
     from bench.data.catalogue import datasets
 
-    for dataset in datasets().values():
-        if word.lower() in (dataset.name, dataset.title.lower(), *dataset.aliases):
-            return dataset.name
-    return Path(word).stem if word.endswith(".npz") else word
+    names = [item.name for item in datasets().values() if word.lower() in (item.name, *item.aliases)]
+    return [word, *names, Path(word).name, Path(word).stem]
 
 
 def _open(results: Path) -> Ledger:

@@ -202,9 +202,14 @@ def fallback_lines(cells: Sequence[Cell], lane: str) -> list[str]:
 
 def _opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, request: Request) -> str:
     if not todo:
-        return f"nothing to run: all {len(cells)} cells are in {request.results}/"
+        which = f"all {len(cells)} cells are" if len(cells) > 1 else "the one cell is"
+        return f"nothing to run: {which} in {request.results}/"
     done = f"{len(cells) - len(todo)} done, " if len(todo) < len(cells) else ""
-    return f"{len(cells)} cells: {done}{len(todo)} to run, {_about(estimator.total(todo, request.jobs))}"
+    return f"{_count(cells)}: {done}{len(todo)} to run, {_about(estimator.total(todo, request.jobs))}"
+
+
+def _count(cells: Sequence[Cell]) -> str:
+    return f"{len(cells)} cell" if len(cells) == 1 else f"{len(cells)} cells"
 
 
 def _about(seconds: float | None) -> str:
@@ -220,7 +225,7 @@ def _show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimat
         rows.append((cell.key, cell.dataset, cell.model, str(cell.labels["trial"]), cell.labels["settings"], *state))
     show_table(console, ["key", "dataset", "model", "trial", "settings", "state", "estimated s"], rows)
     waiting = [cell for cell in cells if cell.key in todo]
-    say(console, f"{len(cells)} cells, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
+    say(console, f"{_count(cells)}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
 
 
 def _show_summary(console: Console, plan: Plan, records: dict[str, Record], request: Request) -> None:

@@ -24,12 +24,12 @@ _SEEN = "counts, features and labels were compared with the paper and with publi
 
 
 def _npz(folder: str, file: str, sha256: str) -> Layout:
-    return Layout("the npz file", (f"{folder}/raw", folder, ""), (file,), read_graph_npz, _NPZ_URL, (sha256,))
+    return Layout((f"{folder}/raw", folder, ""), (file,), read_graph_npz, _NPZ_URL, (sha256,))
 
 
 def _grandplus(name: str) -> Layout:
     files = (f"{name}_adj.npz", f"{name}_feat.npy", f"{name}_labels.npy")
-    return Layout("the GRAND+ files", (name, f"dataset/{name}", "dataset", ""), files, read_arrays)
+    return Layout((name, f"dataset/{name}", "dataset", ""), files, read_arrays)
 
 
 def _real(
@@ -81,7 +81,6 @@ _REAL = (
         ),
         (
             Layout(
-                "the Planetoid files",
                 ("PubMed/raw", "Pubmed/raw", "pubmed/raw", "PubMed", ""),
                 tuple(f"ind.pubmed.{part}" for part in _PUBMED_FILES),
                 read_pubmed,
@@ -103,13 +102,12 @@ _REAL = (
         (
             # PyG's CitationFull("Cora") calls it cora; Planetoid's small Cora consists of other files
             Layout(
-                "the npz file",
                 ("cora/raw", "CoraFull/cora/raw", "CoraFull/raw"),
                 ("cora.npz",),
                 read_graph_npz,
                 _CORA_URL,
             ),
-            Layout("DGL's npz file", ("CoraFull/raw", "CoraFull", "cora_full", ""), ("cora_full.npz",), read_graph_npz),
+            Layout(("CoraFull/raw", "CoraFull", "cora_full", ""), ("cora_full.npz",), read_graph_npz),
         ),
         ("the raw file stores each edge one way; feature values as shipped, not turned into zeros and ones",),
         aliases=("cora-full", "cora_full"),
@@ -172,7 +170,6 @@ _REAL = (
         ),
         (
             Layout(
-                "the GRAND+ files",
                 ("aminer", "dataset/aminer", "dataset", ""),
                 ("aminer.adj.sp.pkl", "aminer.features.pkl", "aminer.labels.pkl"),
                 read_aminer,
@@ -190,7 +187,6 @@ _REAL = (
         (
             _grandplus("reddit"),
             Layout(
-                "PyG's Reddit2",
                 ("Reddit2/raw", "Reddit2", "reddit2/raw"),
                 ("adj_full.npz", "feats.npy", "class_map.json"),
                 read_reddit2,
@@ -209,7 +205,6 @@ _REAL = (
         (
             _grandplus("Amazon2M"),
             Layout(
-                "OGB's ogbn-products",
                 ("ogbn_products/raw", "ogbn-products/raw", "products/raw"),
                 ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz"),
                 read_ogbn_products,

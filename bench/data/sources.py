@@ -20,7 +20,6 @@ from bench.errors import MissingData
 class Layout:
     """One way of shipping a dataset: its files, all in one folder, and who reads them."""
 
-    what: str  # for messages: "the GRAND+ files"
     folders: tuple[str, ...]  # below the data folder, tried in this order; "" is the data folder itself
     files: tuple[str, ...]
     read: Callable[[list[Path]], RawGraph]

@@ -1,0 +1,305 @@
+"""The command line as a user meets it: what it prints, what it refuses, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from typer.testing import CliRunner, Result
+
+from bench import registry
+from bench.claims import Claims
+from bench.cli import app
+from bench.commands.claimed import note_claim
+from bench.commands.run import fallback_lines
+from bench.devices import resolve_devices
+from bench.errors import UserError
+from bench.plan import Cell
+
+MODEL, OTHER = list(registry.models())[:2]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has a working folder and a cache of its own, and no network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BENCH_OFFLINE", "1")
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    """A ring of 60 nodes whose label is one of its three features."""
+    nodes = np.arange(60)
+    ring = sp.csr_array((np.ones(60), (nodes, (nodes + 1) % 60)), shape=(60, 60))
+    labels = nodes // 20
+    np.savez(
+        tmp_path / "ring.npz",
+        adj_data=ring.data,
+        adj_indices=ring.indices,
+        adj_indptr=ring.indptr,
+        adj_shape=ring.shape,
+        attr_matrix=np.eye(3, dtype=np.float32)[labels],
+        labels=labels,
+    )
+    return "ring.npz"
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def records() -> list[dict[str, Any]]:
+    return [json.loads(line) for file in Path("results/ledger").glob("*") for line in file.read_text().splitlines()]
+
+
+# -- help and lists -------------------------------------------------------------------------------------------------
+
+
+def test_no_arguments_show_the_verbs() -> None:
+    result = bench()
+    assert result.exit_code == 0
+    for verb in ("run", "list", "data", "status", "why", "cache"):
+        assert f"\n  {verb} " in result.stdout
+
+
+def test_help_shows_defaults_and_names_no_model() -> None:
+    text = " ".join(bench("run", "--help").stdout.split())
+    for default in ("[default: digits]", "[default: fresh]", "[default: author]", "[default: 10;"):
+        assert default in text
+    for model in registry.models():
+        assert model not in text.lower()
+
+
+def test_lists() -> None:
+    models, datasets, both = (bench("list", what).stdout for what in ("models", "datasets", "both"))
+    assert f"| {MODEL} " in models
+    assert "| photo-twin " in datasets
+    assert both == f"{models}\n{datasets}"
+
+
+def test_passports() -> None:
+    result = bench("data", "digits,photo,reddit-twin")
+    assert result.exit_code == 0
+    assert "1,797 nodes" in result.stdout
+    assert result.stdout.splitlines()[-1] == "present: digits; missing: photo; on demand: reddit-twin"
+
+
+# -- bad input: one line on stderr, exit code 2, and no traceback ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--models", f"{MODEL}x"], f"unknown model '{MODEL}x'. Did you mean '{MODEL}'?"),
+        (["--models", ","], "no model is named"),
+        (["--datasets", "phisics"], "Did you mean 'physics'?"),
+        (["--datasets", "nowhere/graph.npz"], "nowhere/graph.npz"),
+        (["--settings", "autor"], "unknown settings 'autor'"),
+        (["--split", "frsh"], "Did you mean 'fresh'?"),
+        (["--split-ratio", "60/20"], "split ratio"),
+        (["--set", "patiense=3"], "Did you mean 'patience'?"),
+        (["--set", "patience=long"], "a whole number, not 'long'"),
+        (["--set", "optimizer=adamm"], "Did you mean 'adam"),
+        (["--set", "patience"], "key=value"),
+        (["--retry", "omm"], "Did you mean 'oom'?"),
+        (["--memory-limit", "11 bananas"], "not an amount of memory"),
+        (["--time-limit", "-3m"], "not a length of time"),
+        (["--device", "gpu"], "not a device"),
+        (["--data", "nowhere", "--datasets", "photo"], "nowhere"),
+    ],
+)
+def test_user_mistakes(arguments: list[str], message: str) -> None:
+    result = bench("run", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--trials", "0"], ["--trials", "many"], ["--jobs", "-1"], ["--threads", "0"], ["--max-epochs", "0"],
+     ["--seed", "-1"], ["--nonsense"]],
+)  # fmt: skip
+def test_usage_mistakes(arguments: list[str]) -> None:
+    result = bench("run", *arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["list", "modles"], "Did you mean 'models'?"),
+        (["cache", "burn"], "not 'burn'"),
+        (["data", "foto"], "'photo'"),
+        (["status"], "there is no results folder"),
+        (["why", MODEL, "digits"], "there is no results folder"),
+    ],
+)
+def test_mistakes_with_other_verbs(arguments: list[str], message: str) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_results_that_cannot_be_written(graph: str) -> None:
+    Path("file").touch()
+    result = bench("run", "--models", MODEL, "--datasets", graph, "--results", "file/below")
+    assert result.exit_code == 2
+    assert "file/below' cannot be written" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_damaged_data_is_one_line(graph: str) -> None:
+    Path(graph).write_bytes(Path(graph).read_bytes()[:300])
+    result = bench("run", "--datasets", graph)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("bad data: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_missing_datasets_are_explained_and_exit_with_3() -> None:
+    result = bench("run", "--models", MODEL, "--datasets", "large")
+    assert result.exit_code == 3
+    lines = result.stderr.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["missing:", f"{name}:"] for name in ("aminer", "reddit", "amazon2m")
+    ]
+    assert all("large-twin" in line for line in lines)
+
+
+# -- devices and notes ----------------------------------------------------------------------------------------------
+
+
+def test_devices() -> None:
+    assert resolve_devices("auto", lambda: 0) == ["cpu"]
+    assert resolve_devices("auto", lambda: 2) == ["cuda:0", "cuda:1"]
+    assert resolve_devices("cpu", lambda: 2) == ["cpu"]
+    assert resolve_devices("cuda", lambda: 2) == ["cuda:0", "cuda:1"]
+    assert resolve_devices("CUDA:1, cuda:0, cuda:1", lambda: 2) == ["cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize(("text", "gpus"), [("cuda", 0), ("cuda:2", 2), ("cpu,cuda", 1), ("", 1), ("cuda:x", 1)])
+def test_devices_that_are_not_there(text: str, gpus: int) -> None:
+    with pytest.raises(UserError):
+        resolve_devices(text, lambda: gpus)
+
+
+def test_missing_settings_are_mentioned_once() -> None:
+    def cell(model: str, dataset: str, settings: str) -> Cell:
+        return Cell(model, 1, dataset, "", {}, "", 0, 0, {"settings": settings})
+
+    cells = [cell(model, data, "default") for data in ("x", "y") for model in ("a", "b")] * 2
+    cells += [cell("c", "x", "author"), cell("c", "y", "default")]
+    assert fallback_lines(cells, "author") == [
+        "no author settings for x, y: a, b with default settings, and labelled so",
+        "no author settings for y: c with default settings, and labelled so",
+    ]
+    assert fallback_lines(cells, "default") == []
+
+
+# -- the whole way --------------------------------------------------------------------------------------------------
+
+
+def test_run_resume_and_look_back(graph: str) -> None:
+    common = ["--datasets", f"{graph},photo", "--max-epochs", "2", "--threads", "1"]
+    request = ["run", "--models", f"{MODEL},{OTHER}", "--trials", "2", *common]
+
+    dry = bench(*request, "--dry-run")
+    assert dry.exit_code == 3  # photo is not here
+    assert dry.stdout.count("| to do ") == 4
+    assert dry.stdout.count("| unknown ") == 4
+    assert "4 cells, 4 to do, time unknown" in dry.stdout
+    assert not Path("results").exists()
+
+    first = bench("run", "--models", MODEL, "--trials", "1", *common)
+    assert first.exit_code == 3
+    assert "1 cell: 1 to run, time unknown" in first.stdout
+    assert f"[1/1] {MODEL} ring trial 0: ok, test " in first.stdout
+    assert "missing: photo: " in first.stderr
+
+    second = bench(*request)
+    assert "4 cells: 1 done, 3 to run, about " in second.stdout
+    table = [line for line in second.stdout.splitlines() if line.startswith("| ring ")]
+    assert len(table) == 2
+    assert all("| capped " in line and "| 2 " in line and " ± " in line for line in table)
+    assert "Splits: fresh. Settings: author." in second.stdout
+    assert second.stdout.splitlines()[-2] == "Records: results/"
+
+    made = records()
+    assert sorted((record["model"], record["labels"]["trial"]) for record in made) == sorted(
+        (model, trial) for model in (MODEL, OTHER) for trial in (0, 1)
+    )
+    assert {record["labels"]["cap"] for record in made} == {2}
+    assert str(Path.cwd()) not in json.dumps(made)
+
+    again = bench(*request)
+    assert "nothing to run: all 4 cells are in results/" in again.stdout
+    assert [line for line in again.stdout.splitlines() if line.startswith("| ring ")] == table
+    assert records() == made
+
+    status = bench("status").stdout
+    assert "4 done, 0 running, 0 failed. Records: results/" in status
+    why = bench("why", MODEL.upper(), "ring.npz")
+    assert f"{MODEL} on ring: 0 of 2 cells failed" in why.stdout
+    assert bench("why", MODEL, "rink").exit_code == 2
+
+    assert "graphs/ring-" in bench("cache").stdout
+    assert bench("cache", "clear").stdout.startswith("cleared ")
+    assert "graphs/ring-" not in bench("cache", "show").stdout
+
+
+def test_failed_cells_are_shown_and_explained(graph: str) -> None:
+    result = bench("run", "--models", MODEL, "--datasets", graph, "--trials", "1", "--set", "learning_rate=1e30")
+    assert result.exit_code == 1
+    (record,) = records()
+    assert record["status"] != "ok"
+    assert f"[1/1] {MODEL} ring trial 0: {record['status']}: {record['reason']}" in result.stdout
+    assert f"| 1 {record['status']} " in result.stdout
+    assert f"1 {record['status']}" in bench("status").stdout
+    assert record["reason"] in bench("why", MODEL, "ring").stdout
+
+
+def test_status_names_what_is_running() -> None:
+    cell = Cell("net", 1, "photo", "abc", {}, "rule", 0, 0, {})
+    Path("results").mkdir()
+    assert "nothing has been run into results/ yet" in bench("status").stdout
+    claim = Claims(Path("results")).take(cell.key)
+    assert claim is not None
+    note_claim(Path("results"), cell)
+    assert "0 done, 1 running, 0 failed" in bench("status").stdout
+    assert "| photo     | net     | 0      | 1         |" in bench("status").stdout
+    claim.release()
+    assert "nothing has been run" in bench("status").stdout
+
+
+@pytest.mark.slow
+def test_control_c_keeps_what_is_finished(graph: str) -> None:
+    command = [sys.executable, "-m", "bench", "run", "--models", MODEL, "--datasets", graph, "--trials", "400"]
+    root = Path(__file__).parent.parent
+    with subprocess.Popen(
+        [*command, "--max-epochs", "2"],
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("[2/400]"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.splitlines() == ["interrupted; finished records are kept, the same command goes on from here"]
+    assert 2 <= sum(record["status"] == "ok" for record in records()) < 400

@@ -1,0 +1,146 @@
+"""Laplacian eigenvectors: the eigen-equation, the zero modes, the isolated nodes, and repeatability."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import ISOLATED, dense_adjacency, dense_laplacian, make_graph, path_graph, random_graph
+
+from bench.data.graph import Graph
+from bench.prepared import PrepareCache, list_entries
+from models.positional import laplacian_eigenvectors
+
+
+def eigenvectors(graph: Graph, count: int) -> np.ndarray:
+    return laplacian_eigenvectors(graph, count, PrepareCache())
+
+
+def matching(pairs: int) -> Graph:
+    return make_graph(2 * pairs, [(2 * pair, 2 * pair + 1) for pair in range(pairs)])
+
+
+def triangles(count: int) -> Graph:
+    corners = [(3 * at, 3 * at + 1, 3 * at + 2) for at in range(count)]
+    return make_graph(3 * count, [edge for a, b, c in corners for edge in ((a, b), (b, c), (a, c))])
+
+
+def zero_modes(graph: Graph) -> np.ndarray:
+    """The null space of the Laplacian by a dense solver."""
+    values, vectors = np.linalg.eigh(dense_laplacian(graph))
+    return vectors[:, values < 1e-9]
+
+
+def assert_positive_eigenvectors(graph: Graph, vectors: np.ndarray) -> np.ndarray:
+    """Orthonormal solutions of L u = λ u, λ > 0 ascending, without any part in the null space; returns the λ."""
+    laplacian, vectors = dense_laplacian(graph), vectors.astype(np.float64)
+    values = (vectors * (laplacian @ vectors)).sum(axis=0)
+    np.testing.assert_allclose(laplacian @ vectors, vectors * values, atol=2e-5)
+    np.testing.assert_allclose(vectors.T @ vectors, np.eye(vectors.shape[1]), atol=1e-5)
+    np.testing.assert_allclose(zero_modes(graph).T @ vectors, 0.0, atol=1e-5)
+    assert (values > 1e-6).all()
+    assert (np.diff(values) > -1e-6).all()
+    return values
+
+
+def test_a_path_of_three_nodes_by_hand() -> None:
+    # L has the eigenvalues 0, 1, 2; that of 1 is (1, 0, -1) / √2, up to the sign, which a tie in size leaves open
+    vectors = eigenvectors(path_graph(), 1)
+    np.testing.assert_allclose(np.abs(vectors[:, 0]), [np.sqrt(0.5), 0.0, np.sqrt(0.5)], atol=1e-6)
+    assert vectors[0, 0] * vectors[2, 0] < 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("count", [10, 25], ids=["lanczos", "dense"])  # 60 nodes: on either side of the size limit
+def test_smallest_positive_eigenpairs_of_a_random_graph(seed: int, count: int) -> None:
+    graph = random_graph(seed)
+    vectors = eigenvectors(graph, count)
+    assert vectors.shape == (60, count) and vectors.dtype == np.float32
+    values = assert_positive_eigenvectors(graph, vectors)
+    expected = np.linalg.eigvalsh(dense_laplacian(graph))
+    assert expected[1] < 1e-9 < expected[2]  # two components with edges: two zero modes
+    np.testing.assert_allclose(values, expected[2 : 2 + count], atol=1e-5)
+
+
+def test_vectors_agree_with_a_dense_solver() -> None:
+    graph = random_graph()
+    values, expected = np.linalg.eigh(dense_laplacian(graph))
+    assert np.diff(values[1:9]).min() > 1e-3  # all simple, so that each vector is unique up to its sign
+    overlap = np.abs((expected[:, 2:8] * eigenvectors(graph, 6)).sum(axis=0))
+    np.testing.assert_allclose(overlap, 1.0, atol=1e-6)
+
+
+def test_isolated_nodes_have_no_part_in_other_eigenvalues_than_one() -> None:
+    graph = random_graph()
+    vectors = eigenvectors(graph, 10)
+    values = assert_positive_eigenvectors(graph, vectors)
+    assert (values < 0.99).all()
+    np.testing.assert_allclose(vectors[list(ISOLATED)], 0.0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("graph", "count", "value"),
+    [
+        pytest.param(triangles(3), 4, 1.5, id="three triangles"),
+        pytest.param(triangles(40), 5, 1.5, id="forty triangles"),
+        pytest.param(matching(5), 3, 2.0, id="five pairs"),
+        pytest.param(matching(40), 3, 2.0, id="forty pairs"),  # the largest eigenvalue there is
+    ],
+)
+def test_many_small_components(graph: Graph, count: int, value: float) -> None:
+    vectors = eigenvectors(graph, count)
+    assert vectors.shape[1] == count
+    np.testing.assert_allclose(assert_positive_eigenvectors(graph, vectors), value, atol=1e-5)
+
+
+def test_a_self_loop_counts_as_an_edge() -> None:
+    graph = make_graph(40, [(0, 1), (1, 2), (0, 0), *((node, node + 1) for node in range(3, 39))])
+    assert dense_adjacency(graph)[0, 0] == 1.0
+    assert_positive_eigenvectors(graph, eigenvectors(graph, 4))
+
+
+@pytest.mark.parametrize("num_nodes", [5, 100])
+def test_a_graph_without_edges(num_nodes: int) -> None:
+    # every eigenvalue is 1: any orthonormal columns solve the equation
+    graph = make_graph(num_nodes, [])
+    vectors = eigenvectors(graph, 3)
+    np.testing.assert_allclose(assert_positive_eigenvectors(graph, vectors), 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("graph", "positive"),
+    [
+        pytest.param(path_graph(), 2, id="path"),
+        pytest.param(triangles(3), 6, id="three triangles"),
+        pytest.param(matching(2), 2, id="two pairs"),
+        pytest.param(make_graph(60, [(node, node) for node in range(60)]), 0, id="nothing but self-loops"),
+        pytest.param(make_graph(1, []), 1, id="one node"),
+    ],
+)
+def test_asking_for_more_than_there_is(graph: Graph, positive: int) -> None:
+    vectors = eigenvectors(graph, 10)
+    assert vectors.shape[0] == graph.num_nodes
+    assert vectors.shape[1] <= positive  # no zero mode and no invented column
+    assert_positive_eigenvectors(graph, vectors)
+
+
+def test_nothing_asked_nothing_given() -> None:
+    assert eigenvectors(random_graph(), 0).shape == (60, 0)
+
+
+@pytest.mark.parametrize("count", [10, 25])
+def test_same_bytes_and_a_positive_largest_entry(count: int) -> None:
+    first, again = (eigenvectors(random_graph(), count) for _ in range(2))
+    assert first.tobytes() == again.tobytes()
+    assert (first.max(axis=0) >= np.abs(first).max(axis=0) * (1 - 1e-6)).all()
+
+
+def test_cached_and_uncached_are_equal(tmp_path: Path) -> None:
+    graph, cache = random_graph(), PrepareCache(tmp_path)
+    plain, stored, found = eigenvectors(graph, 6), *(laplacian_eigenvectors(graph, 6, cache) for _ in range(2))
+    assert plain.tobytes() == stored.tobytes() == found.tobytes()
+    assert cache.hits == 1
+    laplacian_eigenvectors(graph, 7, cache)
+    laplacian_eigenvectors(random_graph(1), 6, cache)
+    assert len(list_entries(tmp_path)) == 3  # another count and another graph are other entries

@@ -1,0 +1,194 @@
+"""The runner's bookkeeping, with an executor that only pretends; whole cells are in test_cells.py."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import ring_dataset, toy_cell
+from toy_models import find
+
+from bench.claims import Claims
+from bench.data.splits import draw_split
+from bench.data.store import Stored
+from bench.errors import UserError
+from bench.executors import Event, Outcome
+from bench.executors.local import LocalExecutor
+from bench.ledger import Ledger
+from bench.plan import Cell
+from bench.runner import RunOptions, Summary, pending, run_cells
+from bench.worker import Job
+
+RULE = "uniform-60/20/20"
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stored]:
+    return ring_dataset(tmp_path_factory.mktemp("data"))
+
+
+class Pretender:
+    """Claims success for every job at once; `before` is called ahead of each look for a job."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None, status: str = "ok") -> None:
+        self.before, self.status = before, status
+        self.asked, self.turned_away = 0, 0
+
+    def run(
+        self, jobs: Iterator[Job | None], on_event: Callable[[Event], None], stopped: Callable[[], bool]
+    ) -> Iterator[Outcome]:
+        while not stopped():
+            self.before()
+            try:
+                job = next(jobs)
+            except StopIteration:
+                return
+            self.asked += 1
+            if job is None:
+                self.turned_away += 1
+            else:
+                yield Outcome(job, self.status, "", result=self.result(job))
+
+    def result(self, job: Job) -> dict[str, Any]:
+        training = {"epochs": 5, "stopped_by": "max_epochs", "curve": [(1.0, 1.0, 0.5)]}
+        ones = {name: np.ones(len(getattr(job.split, name)), np.uint8) for name in ("val", "test")}
+        return {"phases": {}, "training": training, **ones}
+
+
+def pretend(
+    cells: list[Cell], stored: dict[str, Stored], results: Path, executor: Pretender, **options: Any
+) -> Summary:
+    return run_cells(cells, stored, RunOptions(**options), Ledger(results), executor, find=find)
+
+
+def test_the_same_work_under_two_labels_is_run_once(stored: dict[str, Stored], tmp_path: Path) -> None:
+    cell = toy_cell(stored)
+    twin = replace(cell, labels={**cell.labels, "trial": 7})
+    executor = Pretender()
+    summary = pretend([cell, twin], stored, tmp_path, executor)
+    assert executor.asked == 1 and list(summary.records) == [cell.key]
+
+
+def test_a_cap_that_ended_the_training_is_in_the_record(stored: dict[str, Stored], tmp_path: Path) -> None:
+    cell = toy_cell(stored)
+    capped = replace(toy_cell(stored, trial=1), labels={**cell.labels, "cap": 5})
+    summary = pretend([cell, capped], stored, tmp_path, Pretender())
+    assert summary.records[cell.key]["training"]["capped"] is False
+    assert summary.records[capped.key]["training"]["capped"] is True
+
+
+def test_a_cell_that_another_run_holds_is_waited_for_and_not_repeated(
+    stored: dict[str, Stored], tmp_path: Path
+) -> None:
+    mine, theirs = toy_cell(stored, trial=0), toy_cell(stored, trial=1)
+    claim = Claims(tmp_path).take(theirs.key)
+    assert claim is not None
+    executor = Pretender()
+
+    def other_run_finishes() -> None:
+        if executor.turned_away == 2:
+            record = {**next(iter(Ledger(tmp_path))), "key": theirs.key, "parameters": 99}
+            Ledger(tmp_path).append(record)
+            claim.release()
+
+    executor.before = other_run_finishes
+    summary = pretend([mine, theirs], stored, tmp_path, executor)
+    assert (summary.ran, summary.elsewhere) == (1, 1)
+    assert summary.records[theirs.key]["parameters"] == 99
+    assert executor.turned_away == 2
+
+
+def test_a_cell_whose_holder_died_without_a_record_is_taken_over(stored: dict[str, Stored], tmp_path: Path) -> None:
+    cell = toy_cell(stored)
+    claim = Claims(tmp_path).take(cell.key)
+    assert claim is not None
+    executor = Pretender()
+    executor.before = lambda: claim.release() if executor.turned_away == 1 and Claims(tmp_path).held() else None
+    summary = pretend([cell], stored, tmp_path, executor)
+    assert (summary.ran, summary.elsewhere, executor.turned_away) == (1, 0, 1)
+
+
+def test_a_record_that_appears_after_planning_is_not_repeated_even_unclaimed(
+    stored: dict[str, Stored], tmp_path: Path
+) -> None:
+    cells = [toy_cell(stored, trial=0), toy_cell(stored, trial=1)]
+    executor = Pretender()
+
+    def other_run_is_quick() -> None:
+        if executor.asked == 1 and len(list(Ledger(tmp_path))) == 1:
+            Ledger(tmp_path).append({**next(iter(Ledger(tmp_path))), "key": cells[1].key})
+
+    executor.before = other_run_is_quick
+    summary = pretend(cells, stored, tmp_path, executor)
+    assert (summary.ran, summary.elsewhere) == (1, 1)
+
+
+def test_stale_redoes_what_an_older_source_gave(stored: dict[str, Stored], tmp_path: Path) -> None:
+    old, new = toy_cell(stored, trial=0), toy_cell(stored, trial=1)
+    pretend([old, new], stored, tmp_path, Pretender())
+    ledger = Ledger(tmp_path)
+    later = "2999-01-01T00:00:00.000+00:00"
+    ledger.append({**ledger.of(old.key)[0], "source": "before the change", "started": later})
+    assert pending([old, new], Ledger(tmp_path), RunOptions(), find)[0] == []
+    assert pending([old, new], Ledger(tmp_path), RunOptions(stale=True), find)[0] == [old]
+
+
+def test_a_graph_that_cannot_be_split_is_a_record_and_the_others_go_on(
+    stored: dict[str, Stored], tmp_path: Path
+) -> None:
+    impossible = replace(toy_cell(stored), split_rule="total-20/30")  # 150 of 60 nodes
+    fine = toy_cell(stored, trial=1)
+    summary = pretend([impossible, fine], stored, tmp_path, Pretender())
+    assert summary.records[impossible.key]["status"] == "unsupported"
+    assert summary.records[impossible.key]["reason"].startswith("no split: ")
+    assert summary.records[fine.key]["status"] == "ok"
+
+
+def test_a_results_folder_that_cannot_be_written_stops_before_the_first_cell(
+    stored: dict[str, Stored], tmp_path: Path
+) -> None:
+    (tmp_path / "results").write_text("in the way")
+    executor = Pretender()
+    with pytest.raises(UserError, match="cannot be written"):
+        pretend([toy_cell(stored)], stored, tmp_path / "results", executor)
+    assert executor.asked == 0
+
+
+def test_a_disk_that_fills_ends_the_run_with_one_line_and_frees_its_claims(
+    stored: dict[str, Stored], tmp_path: Path
+) -> None:
+    cells = [toy_cell(stored, trial=trial) for trial in range(3)]
+    executor = Pretender()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill() -> None:
+        if executor.asked == 1:
+            [ledger] = (tmp_path / "ledger").iterdir()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (ledger.stat().st_size + 100, before[1]))
+
+    executor.before = fill
+    try:
+        with pytest.raises(UserError, match="finished records are safe"):
+            pretend(cells, stored, tmp_path, executor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    ledger = Ledger(tmp_path)
+    assert [record["key"] for record in ledger] == [cells[0].key] and ledger.warnings == []
+    assert list((tmp_path / ".claims").iterdir()) == []
+    assert pretend(cells, stored, tmp_path, Pretender()).ran == 2
+
+
+def test_workers_go_to_the_device_that_has_the_fewest(stored: dict[str, Stored], tmp_path: Path) -> None:
+    executor = LocalExecutor(tmp_path, 4, ("cuda:0", "cuda:1"))
+    graph = stored["ring"].graph
+    job = Job(toy_cell(stored), "toy_models", "Toy", tmp_path, graph.labels, draw_split(RULE, graph.labels, 3, 0))
+    running: list[Any] = []
+    for _ in range(4):
+        placed = executor._placed(job, running)
+        running.append(type("Running", (), {"job": placed}))
+    assert [worker.job.device for worker in running] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
