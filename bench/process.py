@@ -94,7 +94,9 @@ def limit_memory(limit: int | None, device: str) -> None:
     memory = read_memory()
     if memory is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (memory.data + limit, hard))
+        wanted = memory.data + limit
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def lift_memory_limit() -> None:

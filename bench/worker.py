@@ -102,7 +102,7 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
         "reason": "",
         "training": dataclasses.asdict(training),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "choices": dict(model.choices()),
+        "choices": {str(name): str(choice) for name, choice in model.choices().items()},
         "val": val,
         "test": test,
     }

@@ -52,6 +52,10 @@ class GCNConfig(Recipe):
     stop: Literal["ranked", "loss", "accuracy", "window", "never"] = "loss"
     patience: int = 50
 
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise ValueError(f"layers must be at least 1, not {self.layers}")
+
 
 _TUNED: dict[str, Any] = {
     "input_dropout": False,

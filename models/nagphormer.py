@@ -15,8 +15,8 @@ Where this knowingly differs from the official code:
   * The monitored loss is a mean over validation nodes, in a fixed order; the official one is a sum of batch means
     over shuffled batches.
   * The best state is a real copy (on a processor the official one aliases the live weights).
-Mini-batches: 2,000 training nodes per update with author settings, 500 by default (the warm-up is counted in updates, and
-a small graph would spend hundreds of epochs on it). Inference: in chunks; no chunk depends on another.
+Mini-batches: 2,000 training nodes per update with author settings, 500 by default (the warm-up is counted in updates,
+and a small graph would spend hundreds of epochs on it). Inference: in chunks; no chunk depends on another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe
 from bench.prepared import PrepareCache
 from models.attention import token_attention
-from models.positional import laplacian_eigenvectors
+from models.positional import laplacian_eigenvectors, laplacian_key
 from models.tokens import MaterialisedTokens, ProjectedTokens, cheaper_strategy
 
 
@@ -121,7 +121,7 @@ class NAGphormer(Model):
             strategy = cheaper_strategy(graph, structure.shape[1], config.hops, config.batch_size)
         if strategy == "projected":
             return ProjectedTokens.build(graph, structure, config.hops)
-        return MaterialisedTokens.build(graph, structure, config.hops, cache, {"encoding": structure.shape[1]})
+        return MaterialisedTokens.build(graph, structure, config.hops, cache, {"encoding": laplacian_key(size)})
 
     def forward(self, nodes: Tensor) -> Tensor:
         return self.classify(self.sequences.project(nodes, self.project.weight))

@@ -56,7 +56,7 @@ class NAGphormerPlus(NAGphormer):
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
 
     def loss(self, batch: Tensor) -> Tensor:
-        if float(torch.rand(())) > self.config.augment_probability:
+        if float(torch.rand(())) >= self.config.augment_probability:
             return super().loss(batch)
         tokens = self.sequences.project(batch, self.project.weight)
         labels = self.labels[batch].to(self.device)

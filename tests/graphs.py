@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -64,7 +65,7 @@ def random_graph(seed: int = 0, sparse: bool = False, num_nodes: int = 60, num_f
     labels = random.integers(0, 3, num_nodes)
     edges = [(LOOP, LOOP)]
     for members in components:
-        edges += list(zip(members[:-1], members[1:], strict=True))  # a spine keeps the component in one piece
+        edges += list(itertools.pairwise(members))  # a spine keeps the component in one piece
         pairs = [(a, b) for a in members for b in members if a < b]
         edges += [(a, b) for a, b in pairs if random.random() < (0.2 if labels[a] == labels[b] else 0.03)]
     features = (random.random((num_nodes, num_features)) < 0.25) * random.random((num_nodes, num_features))

@@ -69,8 +69,9 @@ def run(
     return run_cells(cells, stored, RunOptions(**options), ledger, executor, on_event, find)
 
 
-if __name__ == "__main__":  # a whole run as a process of its own: folder, model, number of cells, epochs
-    data, results, name, count, epochs = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:])
+if __name__ == "__main__":  # a whole run as a process of its own: data, results, models, cells of each, epochs
+    data, results, names, count, epochs = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:])
     graphs = ring_dataset(data)
-    summary = run([toy_cell(graphs, name, trial, max_epochs=epochs) for trial in range(count)], graphs, results)
+    cells = [toy_cell(graphs, name, trial, max_epochs=epochs) for name in names.split(",") for trial in range(count)]
+    summary = run(cells, graphs, results)
     print(summary.earlier, summary.ran, summary.elsewhere, summary.interrupted)

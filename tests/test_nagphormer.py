@@ -99,12 +99,13 @@ def test_initial_weights(layers: int) -> None:
     model = build(random_graph(), layers=layers)
     linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     assert len(linears) == 4 + 4 * layers
-    for name, module in linears.items():
-        assert not module.bias.any(), name
-        if module.weight.numel() >= 1000:
-            spread = 5 / math.sqrt(2 * module.weight.numel())  # five standard errors of an estimated deviation
-            assert float(module.weight.detach().std()) == pytest.approx(0.02 / math.sqrt(layers), rel=spread), name
-            assert abs(float(module.weight.detach().mean())) < 0.1 * 0.02, name
+    for name, linear_map in linears.items():
+        assert not linear_map.bias.any(), name
+        weight = linear_map.weight.detach()
+        if weight.numel() >= 1000:
+            spread = 5 / math.sqrt(2 * weight.numel())  # five standard errors of an estimated deviation
+            assert float(weight.std()) == pytest.approx(0.02 / math.sqrt(layers), rel=spread), name
+            assert abs(float(weight.mean())) < 0.1 * 0.02, name
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             assert (module.weight == 1).all() and not module.bias.any() and module.eps == 1e-5
@@ -177,6 +178,14 @@ def test_only_the_attention_readout_has_a_scorer(readout: str) -> None:
     model = build(random_graph(), readout=readout, **SMALL)
     assert not any("hop_score" in name for name in model.state_dict())
     assert model(torch.arange(60)).isfinite().all()
+
+
+def test_dropout_stands_after_attention_and_after_the_feed_forward_block_and_nowhere_else() -> None:
+    # with everything dropped that can be, both branches of both layers are gone, and nothing else is
+    model = build(random_graph(), layers=2, dropout=1.0, attention_dropout=0.9, **SMALL).train()
+    nodes = torch.arange(60)
+    bare = model.sequences.project(nodes, model.project.weight) + model.project.bias
+    assert torch.equal(model(nodes), model.classifier(model.read_out(model.norm(bare))))
 
 
 @pytest.mark.parametrize("tokens", ["materialised", "projected"])

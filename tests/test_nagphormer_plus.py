@@ -223,8 +223,9 @@ def test_a_batch_of_one_node_survives() -> None:
 @pytest.mark.parametrize("setting", ["augment_probability", "mask_ratio"])
 @pytest.mark.parametrize("value", [-0.1, 1.1])
 def test_shares_outside_zero_and_one_are_refused(setting: str, value: float) -> None:
+    settings: dict[str, Any] = {setting: value}
     with pytest.raises(ValueError, match=f"{setting} must lie between 0 and 1"):
-        NAGphormerPlusConfig(**{setting: value})
+        NAGphormerPlusConfig(**settings)
 
 
 def test_nagphormers_own_checks_still_hold() -> None:

@@ -129,9 +129,18 @@ def test_nothing_asked_nothing_given() -> None:
     assert eigenvectors(random_graph(), 0).shape == (60, 0)
 
 
-@pytest.mark.parametrize("count", [10, 25])
-def test_same_bytes_and_a_positive_largest_entry(count: int) -> None:
-    first, again = (eigenvectors(random_graph(), count) for _ in range(2))
+@pytest.mark.parametrize(
+    ("graph", "count"),
+    [
+        pytest.param(random_graph(), 10, id="lanczos"),
+        pytest.param(random_graph(), 25, id="dense"),
+        pytest.param(make_graph(100, [(0, leaf) for leaf in range(1, 100)]), 5, id="star"),  # one value, 98 times
+        pytest.param(triangles(40), 5, id="forty triangles"),
+    ],
+)
+def test_same_bytes_and_a_positive_largest_entry(graph: Graph, count: int) -> None:
+    first, again = (eigenvectors(graph, count) for _ in range(2))
+    assert_positive_eigenvectors(graph, first)
     assert first.tobytes() == again.tobytes()
     assert (first.max(axis=0) >= np.abs(first).max(axis=0) * (1 - 1e-6)).all()
 

@@ -72,7 +72,7 @@ def test_tokens_of_a_path_by_hand() -> None:
     graph = path_graph()
     tokens = materialised(graph, np.zeros((3, 0), dtype=np.float32), hops=2)
     assert tokens.shape == (3, 3, 2)
-    np.testing.assert_allclose(tokens, np.stack([graph.features, first, second], axis=1), rtol=1e-6)
+    np.testing.assert_allclose(tokens, np.stack([dense_features(graph), first, second], axis=1), rtol=1e-6)
 
 
 def test_a_self_loop_of_the_graph_counts_twice_in_the_tokens() -> None:

@@ -1,0 +1,255 @@
+"""The cache of prepared arrays: what is measured and what is reused, what goes first, and what a crash leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bench.prepared import Arrays, PrepareCache, as_tensor, list_entries
+
+
+class Maker:
+    """Computes a bundle of about `size` bytes and counts how often it had to."""
+
+    def __init__(self, size: int = 800, value: float = 1.0) -> None:
+        self.size, self.value, self.calls = size, value, 0
+
+    def __call__(self) -> Arrays:
+        self.calls += 1
+        return {"table": np.full(self.size // 8, self.value), "order": np.arange(3, dtype=np.int32)}
+
+
+def visible(folder: Path) -> list[str]:
+    """Everything in the folder, hidden drafts included."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def kept(folder: Path) -> set[str]:
+    return {str(entry.depends_on["which"]) for entry in list_entries(folder)}
+
+
+def test_the_first_computes_and_the_others_find(tmp_path: Path) -> None:
+    make, first, second = Maker(), PrepareCache(tmp_path), PrepareCache(tmp_path)
+    computed = first.get("thing", {"a": 1, "b": "x"}, make)
+    assert (first.source, first.hits, first.reused) == ("measured", 0, 0.0) and first.measured > 0
+    found = second.get("thing", {"b": "x", "a": 1}, make)  # the order of the dependencies is none of its business
+    assert make.calls == 1
+    assert (second.source, second.hits, second.measured) == ("reused", 1, 0.0)
+    assert second.reused == pytest.approx(first.measured)
+    for name, expected in Maker()().items():
+        for arrays in (computed, found):
+            assert arrays.keys() == {"table", "order"}
+            assert np.array_equal(arrays[name], expected) and arrays[name].dtype == expected.dtype
+
+
+def test_partly_reused(tmp_path: Path) -> None:
+    PrepareCache(tmp_path).get("thing", {"which": 1}, Maker())
+    cache = PrepareCache(tmp_path)
+    cache.get("thing", {"which": 1}, Maker())
+    cache.get("thing", {"which": 2}, Maker())
+    assert cache.source == "partly reused"
+
+
+@pytest.mark.parametrize(
+    ("what", "depends_on"), [("other", {"a": 1}), ("thing", {"a": 2}), ("thing", {"a": "1"}), ("thing", {"b": 1})]
+)
+def test_whatever_it_depends_on_makes_another_entry(tmp_path: Path, what: str, depends_on: dict[str, object]) -> None:
+    make, cache = Maker(), PrepareCache(tmp_path)
+    cache.get("thing", {"a": 1}, make)
+    cache.get(what, depends_on, make)
+    assert make.calls == 2 and len(list_entries(tmp_path)) == 2
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make, cache = Maker(), PrepareCache(None)
+    for _ in range(2):
+        assert np.array_equal(cache.get("thing", {}, make)["table"], np.ones(100))
+    assert make.calls == 2 and cache.source == "measured" and cache.hits == 0
+    assert visible(tmp_path) == []
+
+
+def test_an_entry_says_what_it_is(tmp_path: Path) -> None:
+    cache = PrepareCache(tmp_path)
+    cache.get("thing", {"graph": "abc", "hop": 3}, Maker(8000))
+    [entry] = list_entries(tmp_path)
+    assert (entry.what, entry.depends_on) == ("thing", {"graph": "abc", "hop": 3})
+    assert entry.seconds == pytest.approx(cache.measured)
+    assert 8000 < entry.size < 9000
+    assert entry.size == sum(file.stat().st_size for file in entry.path.iterdir())
+
+
+def test_stored_arrays_are_maps_that_nobody_can_write_into(tmp_path: Path) -> None:
+    table = PrepareCache(tmp_path).get("thing", {}, Maker())["table"]
+    assert not table.flags.writeable and type(table) is np.ndarray
+    tensor = as_tensor(table)
+    assert torch.equal(tensor, torch.ones(100, dtype=torch.float64))
+    assert tensor.data_ptr() == table.__array_interface__["data"][0]  # no copy
+
+
+def test_empty_and_strided_arrays(tmp_path: Path) -> None:
+    grid = np.arange(12, dtype=np.float32).reshape(3, 4)
+    arrays = {"empty": np.zeros((5, 0), dtype=np.float32), "turned": grid.T}
+    for _ in range(2):
+        found = PrepareCache(tmp_path).get("thing", {}, lambda: arrays)
+        assert found["empty"].shape == (5, 0) and found["empty"].dtype == np.float32
+        assert np.array_equal(found["turned"], grid.T) and found["turned"].flags.c_contiguous
+
+
+# -- the limit --------------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    cache = PrepareCache(tmp_path, limit=40_000)
+    for at, which in enumerate("abc"):
+        cache.get("thing", {"which": which}, Maker(10_000))
+        [path] = [entry.path for entry in list_entries(tmp_path) if entry.depends_on["which"] == which]
+        os.utime(path / "entry.json", (1000 + at, 1000 + at))
+    cache.get("thing", {"which": "a"}, Maker())  # used again: now "b" is the oldest
+    cache.get("thing", {"which": "d"}, Maker(10_000))
+    assert kept(tmp_path) == {"a", "c", "d"}
+    cache.get("thing", {"which": "e"}, Maker(25_000))
+    assert kept(tmp_path) == {"d", "e"}
+    assert sum(entry.size for entry in list_entries(tmp_path)) <= 40_000
+
+
+def test_what_is_larger_than_the_limit_is_handed_out_and_not_kept(tmp_path: Path) -> None:
+    cache = PrepareCache(tmp_path, limit=20_000)
+    cache.get("thing", {"which": "small"}, Maker(10_000))
+    make = Maker(30_000, value=2.0)
+    for _ in range(2):
+        assert np.array_equal(cache.get("thing", {"which": "large"}, make)["table"], np.full(3750, 2.0))
+    assert make.calls == 2
+    assert kept(tmp_path) == {"small"}  # nothing was evicted in vain
+    assert visible(tmp_path) == [list_entries(tmp_path)[0].path.name]
+
+
+def test_a_full_disk_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.prepared._free_bytes", lambda folder: 100)
+    assert np.array_equal(PrepareCache(tmp_path).get("thing", {}, Maker())["table"], np.ones(100))
+    assert visible(tmp_path) == []
+
+
+def test_evicting_what_is_in_use_does_no_harm(tmp_path: Path) -> None:
+    cache = PrepareCache(tmp_path, limit=15_000)
+    first = cache.get("thing", {"which": "a"}, Maker(10_000, value=5.0))["table"]
+    cache.get("thing", {"which": "b"}, Maker(10_000))
+    assert kept(tmp_path) == {"b"}
+    assert (first == 5.0).all()
+
+
+# -- crashes and company ----------------------------------------------------------------------------------------------
+
+
+def test_a_failed_computation_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> Arrays:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        PrepareCache(tmp_path).get("thing", {}, fail)
+    assert visible(tmp_path) == []
+
+
+def test_a_disk_that_fills_while_writing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = np.save, []
+
+    def save(file: Path, array: np.ndarray, **options: bool) -> None:
+        calls.append(file)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file, array, **options)
+
+    monkeypatch.setattr(np, "save", save)
+    with pytest.raises(OSError, match="No space left"):
+        PrepareCache(tmp_path).get("thing", {}, Maker())
+    assert len(calls) == 2 and visible(tmp_path) == []
+
+
+def test_an_entry_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = np.save
+
+    def save(file: Path, array: np.ndarray, **options: bool) -> None:
+        real(file, array, **options)
+        assert list_entries(tmp_path) == []  # another process looks while this one writes
+        assert all(name.startswith(".") for name in visible(tmp_path))
+
+    monkeypatch.setattr(np, "save", save)
+    PrepareCache(tmp_path).get("thing", {}, Maker())
+    assert len(list_entries(tmp_path)) == len(visible(tmp_path)) == 1
+
+
+def test_two_writers_of_one_entry(tmp_path: Path) -> None:
+    meeting = threading.Barrier(2, timeout=30)
+    results: list[np.ndarray] = []
+
+    def work() -> None:
+        def compute() -> Arrays:
+            meeting.wait()  # both have looked and found nothing
+            return Maker(value=4.0)()
+
+        results.append(PrepareCache(tmp_path).get("thing", {}, compute)["table"])
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 2 and all(np.array_equal(table, np.full(100, 4.0)) for table in results)
+    assert len(visible(tmp_path)) == 1 and PrepareCache(tmp_path).get("thing", {}, Maker())["table"][0] == 4.0
+
+
+def test_an_entry_that_another_process_evicts_right_after_it_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PrepareCache(tmp_path).get("thing", {}, Maker(value=4.0))
+    real = os.utime
+
+    def utime(file: Path) -> None:
+        real(file)
+        shutil.rmtree(file.parent)
+
+    monkeypatch.setattr(os, "utime", utime)
+    assert np.array_equal(PrepareCache(tmp_path).get("thing", {}, Maker(value=4.0))["table"], np.full(100, 4.0))
+
+
+def test_an_entry_that_another_process_evicts_right_after_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> None:
+        real(self, target)
+        shutil.rmtree(target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert np.array_equal(PrepareCache(tmp_path).get("thing", {}, Maker(value=4.0))["table"], np.full(100, 4.0))
+
+
+@pytest.mark.parametrize("damage", ["truncated array", "missing array", "torn description"])
+def test_a_damaged_entry_is_computed_again(tmp_path: Path, damage: str) -> None:
+    PrepareCache(tmp_path).get("thing", {}, Maker())
+    [entry] = list_entries(tmp_path)
+    if damage == "truncated array":
+        os.truncate(entry.path / "table.npy", 200)
+    elif damage == "missing array":
+        (entry.path / "table.npy").unlink()
+    else:
+        os.truncate(entry.path / "entry.json", 10)
+    make, cache = Maker(), PrepareCache(tmp_path)
+    assert np.array_equal(cache.get("thing", {}, make)["table"], np.ones(100))
+    assert make.calls == 1 and cache.source == "measured"
+    assert np.array_equal(cache.get("thing", {}, make)["table"], np.ones(100))
+    assert make.calls == 1  # and now it is whole
+
+
+def test_a_folder_that_does_not_exist_yet_has_no_entries(tmp_path: Path) -> None:
+    assert list_entries(tmp_path / "later") == []
+    PrepareCache(tmp_path / "later" / "still").get("thing", {}, Maker())
+    assert len(list_entries(tmp_path / "later" / "still")) == 1
