@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -40,17 +41,15 @@ class PrepareCache:
         found = _open(entry)
         if found is not None:
             self.hits += 1
-            self.reused += float(json.loads((entry / "entry.json").read_text())["seconds"])
-            return found
+            self.reused += found[1]
+            return found[0]
         arrays, seconds = self._compute(compute)
-        if not self._make_room(sum(array.nbytes for array in arrays.values())):
-            return arrays
-        _write(entry, arrays, {"what": what, "depends_on": dict(depends_on), "seconds": seconds})
-        del arrays
-        stored = _open(entry)
-        if stored is None:
-            raise OSError(f"the cache entry {entry.name} vanished while it was being written")
-        return stored
+        if self._make_room(sum(array.nbytes for array in arrays.values())):
+            _write(entry, arrays, {"what": what, "depends_on": dict(depends_on), "seconds": seconds})
+            stored = _open(entry)
+            if stored is not None:  # unless another process has evicted it already: the map, and the memory back
+                return stored[0]
+        return arrays
 
     @property
     def source(self) -> str:
@@ -70,6 +69,7 @@ class PrepareCache:
         """Evict the least recently used entries until `size` fits; False where it never will."""
         if self.folder is None or size > self.limit or size > _free_bytes(self.folder):
             return False
+        _remove_abandoned(self.folder)
         entries = sorted(list_entries(self.folder), key=lambda entry: entry.used)
         total = sum(entry.size for entry in entries)
         for entry in entries:
@@ -95,7 +95,7 @@ class Entry:
 def list_entries(folder: Path) -> list[Entry]:
     """All finished bundles below a cache folder."""
     entries = []
-    for info in sorted(folder.glob("*/entry.json")):
+    for info in sorted(folder.glob("[!.]*/entry.json")):  # drafts have a dot
         try:
             facts = json.loads(info.read_text())
             size = sum(file.stat().st_size for file in info.parent.iterdir())
@@ -111,14 +111,15 @@ def _digest(what: str, depends_on: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def _open(entry: Path) -> dict[str, np.ndarray] | None:
+def _open(entry: Path) -> tuple[dict[str, np.ndarray], float] | None:
+    """The bundle's arrays and the seconds they once took; None where it is absent or damaged."""
     try:
         facts = json.loads((entry / "entry.json").read_text())
-        arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in facts["arrays"]}
+        arrays = {name: np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in facts["arrays"]}
         os.utime(entry / "entry.json")
-    except (OSError, ValueError):
+        return arrays, float(facts["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return {name: np.asarray(array) for name, array in arrays.items()}
 
 
 def _write(entry: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
@@ -129,11 +130,21 @@ def _write(entry: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
         for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array, allow_pickle=False)
         (draft / "entry.json").write_text(json.dumps({**facts, "arrays": sorted(arrays)}))
+        if entry.exists() and _open(entry) is None:  # damaged: a folder that is not empty would stop the rename
+            shutil.rmtree(entry, ignore_errors=True)
         draft.rename(entry)
-    except OSError:
+    except OSError as error:  # another process was faster, or the disk is full: the arrays are in memory anyway
         shutil.rmtree(draft, ignore_errors=True)
-        if not (entry / "entry.json").exists():  # unless another process was faster, the disk is at fault
-            raise
+        if not (entry / "entry.json").exists():
+            print(f"warning: prepared arrays could not be kept: {error.strerror}")
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Drafts of writers that were killed; one that is a day old is nobody's any more."""
+    for draft in folder.glob(".*-*"):
+        with contextlib.suppress(OSError):  # its writer has just renamed it
+            if time.time() - draft.stat().st_mtime > 86_400:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -36,7 +36,7 @@ def _write_ring(path: Path, num_nodes: int = 60, num_classes: int = 3) -> None:
     features = random.randn(num_nodes, 8).astype(np.float32)
     features[nodes, labels] += 2
     ring = sp.csr_array((np.ones(num_nodes, np.float32), (nodes, np.roll(nodes, 1))), shape=(num_nodes, num_nodes))
-    arrays = {
+    arrays: dict[str, Any] = {
         "adj_data": ring.data,
         "adj_indices": ring.indices,
         "adj_indptr": ring.indptr,
@@ -45,7 +45,7 @@ def _write_ring(path: Path, num_nodes: int = 60, num_classes: int = 3) -> None:
         "labels": labels,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
 
 
 def toy_cell(stored: dict[str, Stored], model: str = "toy", trial: int = 0, **settings: Any) -> Cell:
