@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -24,8 +25,8 @@ class Claims:
     def __init__(self, results: Path) -> None:
         self.folder = results / ".claims"
 
-    def take(self, key: str) -> Claim | None:
-        """The claim on this cell, or None where another process holds it."""
+    def take(self, key: str, note: str) -> Claim | None:
+        """The claim on this cell, or None where another process holds it; `note` tells others whose cell it is."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / key
         while True:
@@ -36,24 +37,30 @@ class Claims:
                 os.close(handle)
                 return None
             if _same_file(path, handle):
+                _write(handle, note)
                 return Claim(path, handle)
             os.close(handle)  # its last holder removed the file between our open and our lock: try the next one
 
-    def held(self) -> list[str]:
-        """The keys that living processes hold at this moment; files that the dead left behind do not count."""
-        keys = []
+    def held(self) -> dict[str, str]:
+        """Key → note of what living processes hold at this moment; files that the dead left behind do not count."""
+        notes = {}
         for path in sorted(self.folder.glob("*")):
             try:
-                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                file = path.open("rb")
             except FileNotFoundError:
                 continue
-            try:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                keys.append(path.name)
-            finally:
-                os.close(handle)
-        return keys
+            with file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    notes[path.name] = os.fsdecode(file.read())
+        return notes
+
+
+def _write(handle: int, note: str) -> None:
+    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same, and only `status` reads notes
+        os.ftruncate(handle, 0)  # a dead holder may have left its own
+        os.write(handle, os.fsencode(note))  # a dataset may be named after a file
 
 
 def _same_file(path: Path, handle: int) -> bool:

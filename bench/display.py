@@ -22,8 +22,6 @@ from bench.sizes import format_duration
 if TYPE_CHECKING:
     from bench.executors import Event
 
-RecordOf = Callable[[str], Record]  # by key
-
 
 @dataclass
 class Running:
@@ -113,8 +111,8 @@ def finished_line(cell: Cell, record: Record) -> str:
 class Display:
     """Hears what happens to cells and shows it; this is the plain form, which the live one extends."""
 
-    def __init__(self, console: Console, progress: Progress, record_of: RecordOf) -> None:
-        self.console, self.progress, self._record_of = console, progress, record_of
+    def __init__(self, console: Console, progress: Progress) -> None:
+        self.console, self.progress = console, progress
 
     def __enter__(self) -> Display:
         return self
@@ -132,9 +130,9 @@ class Display:
         elif event.kind == "progress":
             self.progress.epoch(event.cell, event.epoch, event.val_accuracy)
         else:
-            record = self._record_of(event.cell.key)
-            self.progress.finish(event.cell, record)
-            self.show_finished(event.cell, record, elsewhere=event.elsewhere)
+            assert event.record is not None
+            self.progress.finish(event.cell, event.record)
+            self.show_finished(event.cell, event.record, elsewhere=event.elsewhere)
 
     def show_finished(self, cell: Cell, record: Record, elsewhere: bool) -> None:
         count = f"[{self.progress.finished}/{self.progress.total}]"
@@ -144,8 +142,8 @@ class Display:
 class LiveDisplay(Display):
     """A picture that redraws itself; only failures stay behind above it."""
 
-    def __init__(self, console: Console, progress: Progress, record_of: RecordOf) -> None:
-        super().__init__(console, progress, record_of)
+    def __init__(self, console: Console, progress: Progress) -> None:
+        super().__init__(console, progress)
         self._live = Live(get_renderable=self.picture, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Display:
@@ -176,9 +174,7 @@ class LiveDisplay(Display):
         return Group(table, Text(self.progress.line(), style="bold"))
 
 
-def make_display(
-    console: Console, cells: Iterable[Cell], estimator: Estimator, jobs: int, record_of: RecordOf
-) -> Display:
-    """The display that suits where the output goes; `record_of` gives the record of a cell that has just finished."""
+def make_display(console: Console, cells: Iterable[Cell], estimator: Estimator, jobs: int) -> Display:
+    """The display that suits where the output goes."""
     progress = Progress({cell.key: cell for cell in cells}, estimator, jobs)
-    return (LiveDisplay if console.is_terminal else Display)(console, progress, record_of)
+    return (LiveDisplay if console.is_terminal else Display)(console, progress)

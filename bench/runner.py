@@ -135,7 +135,7 @@ class _Run:
         while waiting:
             claimed_elsewhere = []
             for cell in waiting:
-                claim = self._claims.take(cell.key)
+                claim = self._claims.take(cell.key, f"{cell.model}\t{cell.dataset}")
                 if claim is None:
                     claimed_elsewhere.append(cell)
                     continue
@@ -158,7 +158,7 @@ class _Run:
             return False
         self.summary.records[cell.key] = record
         self.summary.elsewhere += 1
-        self.on_event(Event("finished", cell, status=record["status"], reason=record["reason"], elsewhere=True))
+        self.on_event(Event("finished", cell, record=record, elsewhere=True))
         return True
 
     def _job(self, cell: Cell) -> Job | None:
@@ -208,7 +208,7 @@ class _Run:
         self.ledger.append(record)
         self.summary.records[cell.key] = record
         self.summary.ran += 1
-        self.on_event(Event("finished", cell, status=outcome.status, reason=outcome.reason))
+        self.on_event(Event("finished", cell, record=record))
 
     def _release(self, cell: Cell) -> None:
         self._held.pop(cell.key).release()

@@ -126,7 +126,7 @@ def test_events_tell_the_story_of_a_cell(mixed: dict[str, Any]) -> None:
     progress = next(event for event in story if event.kind == "progress")
     assert (progress.epoch, progress.max_epochs, progress.phase) == (1, 5, "train")
     assert 0 <= progress.val_accuracy <= 1
-    assert story[-1].status == "ok"
+    assert story[-1].record == record_of(mixed, "toy") and story[-1].record["status"] == "ok"
 
 
 def test_records_name_no_place_on_this_machine(mixed: dict[str, Any]) -> None:
@@ -260,7 +260,7 @@ def test_killing_the_parent_ends_its_workers_and_the_next_run_finishes_the_rest(
         while any(map(lives, family)) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not any(map(lives, family))
-    assert Claims(tmp_path).held() == []
+    assert Claims(tmp_path).held() == {}
     summary = run([toy_cell(stored, "toy"), toy_cell(stored, "sleeps")], stored, tmp_path, time_limit=4.0)
     assert (summary.earlier, summary.ran) == (1, 1)
     assert [record["status"] for record in summary.records.values()] == ["ok", "timeout"]

@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 from bench import registry
 from bench.claims import Claims
 from bench.cli import app
-from bench.commands.claimed import note_claim
 from bench.commands.run import fallback_lines
 from bench.devices import resolve_devices
 from bench.errors import UserError
@@ -272,12 +271,10 @@ def test_failed_cells_are_shown_and_explained(graph: str) -> None:
 
 
 def test_status_names_what_is_running() -> None:
-    cell = Cell("net", 1, "photo", "abc", {}, "rule", 0, 0, {})
     Path("results").mkdir()
     assert "nothing has been run into results/ yet" in bench("status").stdout
-    claim = Claims(Path("results")).take(cell.key)
+    claim = Claims(Path("results")).take("cell", "net\tphoto")
     assert claim is not None
-    note_claim(Path("results"), cell)
     assert "0 done, 1 running, 0 failed" in bench("status").stdout
     assert "| photo     | net     | 0      | 1         |" in bench("status").stdout
     claim.release()

@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,10 +35,6 @@ def make_record(cell: Cell, seconds: float = 10.0, status: str = "ok", reason: s
         "phases": {"train": {"seconds": seconds - 1, "compile_seconds": 0.5}},
         "overhead_seconds": 0.5,
     }
-
-
-def by_key(records: list[dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
-    return {record["key"]: record for record in records}.__getitem__
 
 
 # -- estimates ----------------------------------------------------------------------------------------------------
@@ -144,12 +139,12 @@ def test_plain_output_is_one_whole_line_per_cell() -> None:
         make_record(cells[1], status="error", reason="[red]odd[/red] " + "long " * 20),
         make_record(cells[2]),
     ]
-    with make_display(console, cells, Estimator(), 1, by_key(records)) as display:
-        for cell in cells[:2]:
+    with make_display(console, cells, Estimator(), 1) as display:
+        for cell, record in zip(cells[:2], records, strict=False):
             display.on_event(Event("started", cell))
             display.on_event(Event("progress", cell, epoch=1, val_accuracy=0.5))
-            display.on_event(Event("finished", cell))
-        display.on_event(Event("finished", cells[2], elsewhere=True))
+            display.on_event(Event("finished", cell, record=record))
+        display.on_event(Event("finished", cells[2], record=records[2], elsewhere=True))
     lines = output(console).splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("[1/3] net photo trial 0: ok, test 95.49 %")
@@ -160,7 +155,7 @@ def test_plain_output_is_one_whole_line_per_cell() -> None:
 def test_the_live_picture() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
-    display = make_display(console, cells, Estimator([make_record(BASE, 10)]), 1, by_key([]))
+    display = make_display(console, cells, Estimator([make_record(BASE, 10)]), 1)
     assert isinstance(display, LiveDisplay)
     display.on_event(Event("started", cells[1]))
     display.on_event(Event("phase", cells[1], phase="train"))
@@ -177,9 +172,9 @@ def test_the_live_display_leaves_only_failures_behind() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
     records = [make_record(cells[0]), make_record(cells[1], status="diverged", reason="NaN")]
-    with make_display(console, cells, Estimator(), 1, by_key(records)) as display:
-        for cell in cells:
-            display.on_event(Event("finished", cell))
+    with make_display(console, cells, Estimator(), 1) as display:
+        for cell, record in zip(cells, records, strict=True):
+            display.on_event(Event("finished", cell, record=record))
     assert "trial 1: diverged: NaN" in output(console)
     assert "trial 0: ok" not in output(console)
 

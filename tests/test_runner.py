@@ -61,9 +61,19 @@ class Pretender:
 
 
 def pretend(
-    cells: list[Cell], stored: dict[str, Stored], results: Path, executor: Pretender, **options: Any
+    cells: list[Cell],
+    stored: dict[str, Stored],
+    results: Path,
+    executor: Pretender,
+    on_event: Callable[[Event], None] = lambda event: None,
 ) -> Summary:
-    return run_cells(cells, stored, RunOptions(**options), Ledger(results), executor, find=find)
+    return run_cells(cells, stored, RunOptions(), Ledger(results), executor, on_event, find)
+
+
+def test_a_claim_says_whose_cell_it_is(stored: dict[str, Stored], tmp_path: Path) -> None:
+    cell, seen = toy_cell(stored), []
+    pretend([cell], stored, tmp_path, Pretender(), lambda event: seen.append(Claims(tmp_path).held()))
+    assert seen == [{cell.key: "toy\tring"}]  # still held while the end is told
 
 
 def test_the_same_work_under_two_labels_is_run_once(stored: dict[str, Stored], tmp_path: Path) -> None:
@@ -86,7 +96,7 @@ def test_a_cell_that_another_run_holds_is_waited_for_and_not_repeated(
     stored: dict[str, Stored], tmp_path: Path
 ) -> None:
     mine, theirs = toy_cell(stored, trial=0), toy_cell(stored, trial=1)
-    claim = Claims(tmp_path).take(theirs.key)
+    claim = Claims(tmp_path).take(theirs.key, "")
     assert claim is not None
     executor = Pretender()
 
@@ -97,15 +107,18 @@ def test_a_cell_that_another_run_holds_is_waited_for_and_not_repeated(
             claim.release()
 
     executor.before = other_run_finishes
-    summary = pretend([mine, theirs], stored, tmp_path, executor)
+    events: list[Event] = []
+    summary = pretend([mine, theirs], stored, tmp_path, executor, events.append)
     assert (summary.ran, summary.elsewhere) == (1, 1)
     assert summary.records[theirs.key]["parameters"] == 99
+    assert [(event.kind, event.elsewhere) for event in events] == [("finished", False), ("finished", True)]
+    assert [event.record for event in events] == [summary.records[mine.key], summary.records[theirs.key]]
     assert executor.turned_away == 2
 
 
 def test_a_cell_whose_holder_died_without_a_record_is_taken_over(stored: dict[str, Stored], tmp_path: Path) -> None:
     cell = toy_cell(stored)
-    claim = Claims(tmp_path).take(cell.key)
+    claim = Claims(tmp_path).take(cell.key, "")
     assert claim is not None
     executor = Pretender()
     executor.before = lambda: claim.release() if executor.turned_away == 1 and Claims(tmp_path).held() else None

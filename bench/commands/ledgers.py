@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.commands.claimed import running_cells
+from bench.claims import Claims
 from bench.console import say, show_table
 from bench.errors import UserError
 from bench.ledger import Ledger
@@ -26,7 +26,7 @@ def show_status(results: Path) -> None:
             done[place] += 1
         else:
             failures[place][record["status"]] += 1
-    running = Counter((dataset, model) for model, dataset in running_cells(results))
+    running = Counter(_place(note) for note in Claims(results).held().values())
     rows = [
         (*place, str(done[place]), str(running[place]), ", ".join(f"{n} {status}" for status, n in failed.items()))
         for place in sorted({*done, *failures, *running})
@@ -81,6 +81,12 @@ def _open(results: Path) -> Ledger:
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results")
     return Ledger(results)
+
+
+def _place(note: str) -> tuple[str, str]:
+    """(dataset, model) of a claim; its note is empty where it is not written yet or the disk is full."""
+    model, _, dataset = note.partition("\t")
+    return dataset, model or "(starting)"
 
 
 def _standing(ledger: Ledger) -> list[Record]:

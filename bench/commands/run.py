@@ -10,17 +10,15 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.commands.claimed import note_claim
 from bench.console import say, show_table, waiting_for
 from bench.data.catalogue import Dataset, resolve
 from bench.data.passports import passport
 from bench.data.store import Stored, cache_root, open_dataset
 from bench.devices import resolve_devices
-from bench.display import RecordOf, make_display
+from bench.display import make_display
 from bench.environment import usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData
 from bench.estimate import Estimator
-from bench.executors import Event
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
@@ -94,32 +92,14 @@ def run_request(request: Request) -> int:
     if todo:
         check_writable(request.results, "predictions", "logs")
         executor = LocalExecutor(request.results / "logs", request.jobs, devices)
-        display = make_display(console, todo, estimator, request.jobs, _watch(request.results))
-
-        def on_event(event: Event) -> None:
-            if event.kind == "started":
-                note_claim(request.results, event.cell)
-            display.on_event(event)
-
-        with display:
-            summary = run_pending(plan.cells, plan.stored, options, ledger, executor, on_event)
+        with make_display(console, todo, estimator, request.jobs) as display:
+            summary = run_pending(plan.cells, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()
         records, interrupted = summary.records, summary.interrupted
     _show_summary(console, plan, records, request)
     if interrupted:
         raise KeyboardInterrupt
     return _exit_code(plan, records)
-
-
-def _watch(results: Path) -> RecordOf:
-    """Reads what this and other runs append, apart from the runner's ledger, which counts what is new to itself."""
-    watcher = Ledger(results)
-
-    def record_of(key: str) -> Record:
-        watcher.refresh()
-        return watcher.of(key)[-1]
-
-    return record_of
 
 
 def _options(request: Request) -> RunOptions:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal, Protocol
 
 from bench.plan import Cell
+from bench.records import Record
 from bench.worker import Job
 
 
@@ -21,8 +22,7 @@ class Event:
     epoch: int = 0
     max_epochs: int = 0
     val_accuracy: float = 0.0
-    status: str = ""  # of a finished cell
-    reason: str = ""
+    record: Record | None = None  # of a finished cell
     elsewhere: bool = False  # another run on the same folder finished it
 
 
