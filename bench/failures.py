@@ -77,11 +77,15 @@ def describe_death(
 
 
 _QUOTED_PATH = re.compile(r"""(?<=["'])/[^"'\n]+(?=["'])""")
-_PATH = re.compile(r"(?<![\w./])/(?:[\w.+@-]+/)+[\w.+@-]*")
+_PATH = re.compile(r"(?<![\w./])/(?:(?:[\w.+@-]+/)+[\w.+@-]*|root\b)")
+_HOMES = ("home", "Users")  # what lies in here is named after a user
 
 
 def strip_paths(text: str) -> str:
-    """Absolute paths become relative to the project or to site-packages, or only their last part is left."""
+    """Absolute paths become relative to the project or to site-packages, or only their last part is left.
+
+    Where that is the name of a user, not even that.
+    """
     return _PATH.sub(_shorten, _QUOTED_PATH.sub(_shorten, text))
 
 
@@ -90,4 +94,4 @@ def _shorten(match: re.Match[str]) -> str:
     for root in (ROOT, *map(Path, sys.path)):
         if root.is_absolute() and root in path.parents:
             return path.relative_to(root).as_posix()
-    return path.name
+    return "…" if path.parent.name in _HOMES or path == Path("/root") else path.name

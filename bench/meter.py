@@ -44,13 +44,13 @@ def read_memory(file: str | None = None) -> Memory | None:
 
 
 class Sampler:
-    """A thread that remembers the largest anonymous and file-backed memory seen since the last `reset`."""
+    """A thread that remembers the largest amounts of memory seen since the last `reset`."""
 
     def __init__(self, interval: float = 0.02) -> None:
         self._interval = interval
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self.anonymous = self.file_backed = 0
+        self.anonymous = self.file_backed = self.data = 0
         threading.Thread(target=self._loop, name="memory sampler", daemon=True).start()
 
     def _loop(self) -> None:
@@ -66,16 +66,19 @@ class Sampler:
             with self._lock:
                 self.anonymous = max(self.anonymous, memory.anonymous)
                 self.file_backed = max(self.file_backed, memory.file_backed)
+                self.data = max(self.data, memory.data)
         return memory
 
     def reset(self) -> None:
         with self._lock:
-            self.anonymous = self.file_backed = 0
+            self.anonymous = self.file_backed = self.data = 0
         self.look()
 
 
 class Meter:
-    """`with meter.phase("train"): ...` fills `meter.phases["train"]`, also where the block raises.
+    """`with meter.phase("train") as facts: ...` fills `meter.phases["train"]`, also where the block raises.
+
+    What the block puts into `facts` stands there beside what was measured.
 
     Make it before a memory limit is set: its sampling thread needs a stack. `cuda` is a module like torch.cuda, and
     is only looked at when the device is a CUDA one.
@@ -92,9 +95,11 @@ class Meter:
         self.current: str | None = None
         memory = read_memory()
         self.baseline_anonymous = None if memory is None else memory.anonymous
+        self._baseline_data = 0 if memory is None else memory.data
 
     @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str) -> Iterator[Measured]:
+        facts: Measured = {}
         self.current = name
         self._on_phase(name, None)
         self._reset_peaks()
@@ -102,14 +107,14 @@ class Meter:
         start = time.perf_counter()
         try:
             with numba_event.install_listener("numba:compile", compiling):
-                yield
+                yield facts
                 if self._cuda is not None:
                     self._cuda.synchronize()
         finally:
             elapsed = time.perf_counter() - start
             compile_seconds = compiling.duration if compiling.done else 0.0
             measured: Measured = {"seconds": elapsed - compile_seconds, "compile_seconds": compile_seconds}
-            self.phases[name] = measured | self._peaks()
+            self.phases[name] = measured | self._peaks() | facts
             self._on_phase(name, self.phases[name])
         self.current = None  # after a failure it keeps naming the phase that failed
 
@@ -129,9 +134,10 @@ class Meter:
 
     def _peaks(self) -> Measured:
         memory = self._sampler.look()
-        peaks: Measured = {"peak_resident": None, "peak_anonymous": None}
+        peaks: Measured = {"peak_resident": None, "peak_anonymous": None, "peak_data": None}
         if memory is not None:
             peaks["peak_anonymous"] = self._sampler.anonymous
+            peaks["peak_data"] = self._sampler.data - self._baseline_data  # growth, as the memory limit counts it
         if memory is not None and self._peak_is_of_phase:
             # Code that holds the interpreter's lock starves the sampler; the kernel's high-water mark sees all,
             # but counts file pages too.

@@ -16,7 +16,11 @@ from bench.prepared import PrepareCache
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained; every model's Config extends it with its architecture."""
+    """How a model is trained; every model's Config extends it with its architecture.
+
+    Names and defaults say which values are allowed (bench/settings.py refuses the others): a whole number is at least 1
+    if its default is, otherwise at least 0; what ends in "dropout" is at least 0 and below 1; floats are finite.
+    """
 
     optimizer: Literal["adam", "adamw"] = "adamw"  # adam couples weight decay with the gradient, adamw does not
     learning_rate: float = 1e-3  # the peak where there is a schedule

@@ -10,11 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bench.data.splits import rule_for, seeds_for
+from bench.errors import UserError
 
 if TYPE_CHECKING:
     from bench.data.catalogue import Dataset
     from bench.model import Model
     from bench.settings import Resolved
+
+_SEEDS = 2**32  # how many seeds numpy's legacy generator, which draws the splits, can tell apart
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Protocol:
     mode: str = "fresh"  # fresh | frozen | sealed
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed <= _SEEDS - self.trials:
+            raise UserError(
+                f"the seed must lie between 0 and {_SEEDS - self.trials} (2^32 less the number of trials), "
+                f"not {self.seed}"
+            )
         seeds_for(self.mode, self.seed, self.trials - 1)  # refuses a mode that does not exist
 
 

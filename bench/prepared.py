@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ class PrepareCache:
         if self.folder is None:
             return self._compute(compute)[0]
         entry = self.folder / f"{what}-{_digest(what, depends_on)}"
+        with _locked(entry):
+            return self._get(entry, {"what": what, "depends_on": dict(depends_on)}, compute)
+
+    def _get(self, entry: Path, facts: dict[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
         found = _open(entry)
         if found is not None:
             self.hits += 1
@@ -45,7 +50,7 @@ class PrepareCache:
             return found[0]
         arrays, seconds = self._compute(compute)
         if self._make_room(sum(array.nbytes for array in arrays.values())):
-            _write(entry, arrays, {"what": what, "depends_on": dict(depends_on), "seconds": seconds})
+            _write(entry, arrays, {**facts, "seconds": seconds})
             stored = _open(entry)
             if stored is not None:  # unless another process has evicted it already: the map, and the memory back
                 return stored[0]
@@ -109,6 +114,16 @@ def list_entries(folder: Path) -> list[Entry]:
 def _digest(what: str, depends_on: Mapping[str, Any]) -> str:
     text = json.dumps([what, dict(depends_on)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@contextlib.contextmanager
+def _locked(entry: Path) -> Iterator[None]:
+    """One process at a time per entry: the others wait and then find it. The kernel frees the lock of the dead."""
+    locks = entry.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with (locks / entry.name).open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def _open(entry: Path) -> tuple[dict[str, np.ndarray], float] | None:

@@ -7,8 +7,7 @@ from typing import Any
 from bench.environment import environment
 from bench.executors import Outcome
 from bench.plan import Cell
-
-CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
+from bench.records import CAP_REACHED
 
 
 def make_record(

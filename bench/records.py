@@ -19,6 +19,7 @@ UNSUPPORTED = "unsupported"
 MISSING = "missing"
 ERROR = "error"
 INTERRUPTED = "interrupted"
+CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
 STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED)
 
 
@@ -56,13 +57,21 @@ def _number(limit: float | None) -> float:
 
 
 def memory_used(record: Record) -> int | None:
-    """Bytes that a memory limit would have counted: anonymous memory above the start, or what CUDA reserved."""
-    phases = record["phases"].values()
-    device_peaks = [phase["peak_reserved"] for phase in phases if phase.get("peak_reserved") is not None]
-    if device_peaks:
-        return max(device_peaks)
-    peaks = [phase["peak_anonymous"] for phase in phases if phase.get("peak_anonymous") is not None]
-    return max(peaks) - (record.get("baseline_anonymous") or 0) if peaks else None
+    """Bytes above the start that a memory limit would have counted; None where nothing was measured.
+
+    On a CUDA device that is what was reserved, else private writable address space. The latter is sampled, and older
+    records lack it: resident anonymous memory, whose peaks the kernel itself notes, is the least it can have been.
+    """
+    on_device = _peaks(record, "peak_reserved")
+    if on_device:
+        return max(on_device)
+    baseline = record.get("baseline_anonymous") or 0
+    resident = [peak - baseline for peak in _peaks(record, "peak_anonymous")]
+    return max([*_peaks(record, "peak_data"), *resident], default=None)
+
+
+def _peaks(record: Record, what: str) -> list[int]:
+    return [phase[what] for phase in record["phases"].values() if phase.get(what) is not None]
 
 
 def phase_seconds(record: Record) -> float:

@@ -16,6 +16,7 @@ from bench.text import nearest
 
 DEFAULT_LANE = "default"  # the Config's own defaults, which every model has
 AUTHOR_LANE = "author"  # what the paper's authors published; every model may be asked for it
+_NEVER_NEGATIVE = ("weight_decay", "clip_norm", "final_learning_rate")  # the recipe's floats that may be 0
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -44,18 +45,76 @@ def resolve_settings(
         except (KeyError, ValueError) as error:
             raise UserError(f"{model.name}: bad {lane} setting {key}={value!r} for {settings_name} ({error})") from None
     values.update(overrides or {})
-    try:
-        config = model.Config(**values)
-    except ValueError as error:  # a Config may check its own fields against each other
-        raise UserError(f"{model.name}: {error}") from None
+    config = _configure(model, values)
 
     labels: dict[str, Any] = {"settings": DEFAULT_LANE if published is None else lane}
     if overrides:
         labels["set"] = dict(overrides)
     if max_epochs is not None and max_epochs < config.max_epochs:
         labels["cap"] = max_epochs
-        config = dataclasses.replace(config, max_epochs=max_epochs)
+        config = _configure(model, {**values, "max_epochs": max_epochs})
     return Resolved(config, labels)
+
+
+def _configure(model: type[Model], values: Mapping[str, Any]) -> Recipe:
+    try:
+        check_values(model.Config, values)
+        return model.Config(**values)
+    except ValueError as error:  # a Config may check its own fields against each other
+        raise UserError(f"{model.name}: {' '.join(str(error).split())}") from None
+    except (ArithmeticError, TypeError) as error:  # or stumble over what it did not expect
+        chosen = ", ".join(f"{key}={_written(value)}" for key, value in values.items()) or "its own defaults"
+        raise UserError(f"{model.name} cannot use {chosen}: {' '.join(str(error).split())}") from None
+
+
+def check_values(kind: type[Recipe], values: Mapping[str, Any]) -> None:
+    """Refuse what no run could use, before the Config computes with it; ValueError says which, and what is allowed.
+
+    What Recipe declares is judged by Recipe's default: a model whose own batch size is 500 may still be told 0, "all".
+    """
+    defaults = {item.name: _default(item) for item in dataclasses.fields(kind)}
+    full = {**defaults, **values}
+    defaults.update((item.name, _default(item)) for item in dataclasses.fields(Recipe))
+    for name, value in full.items():
+        for number in value if isinstance(value, tuple) else (value,):
+            allowed = _unless_allowed(name, number, defaults.get(name))
+            if allowed:
+                raise ValueError(f"{name} must be {allowed}, not {_written(value)}")
+    warmup, decay = full["warmup_updates"], full["decay_updates"]
+    if full["schedule"] == "warmup-linear" and decay <= warmup:
+        raise ValueError(
+            f"decay_updates must be above warmup_updates ({warmup}) where schedule is warmup-linear, not {decay}"
+        )
+
+
+def _unless_allowed(name: str, number: Any, default: Any) -> str:
+    """What this field allows if this is not it, otherwise nothing."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return ""
+    if isinstance(number, float) and not math.isfinite(number):
+        return "a finite number"
+    if name.endswith("dropout"):
+        return "" if 0 <= number < 1 else "at least 0 and below 1"
+    if name == "learning_rate":
+        return "" if number > 0 else "above 0"
+    if name in _NEVER_NEGATIVE:
+        return "" if number >= 0 else "at least 0"
+    if isinstance(number, float) or isinstance(default, float):
+        return ""
+    usual = default if isinstance(default, tuple) else (default,)
+    least = 1 if usual and all(isinstance(item, int) and item >= 1 for item in usual) else 0
+    return "" if number >= least else f"at least {least}"
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory()
+    return None if item.default is dataclasses.MISSING else item.default
+
+
+def _written(value: Any) -> str:
+    """A value as --set takes it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def check_lane(lane: str, models: Iterable[type[Model]]) -> None:

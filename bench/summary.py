@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bench.plan import Cell
-from bench.records import OK, Record
+from bench.records import CAP_REACHED, OK, Record
 from bench.sizes import format_size
 
 DATASET, MODEL, SETTINGS, ACCURACY, COUNT = "dataset", "model", "settings", "test accuracy %", "n"
@@ -57,7 +57,7 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
         MEMORY: _peak(good, "peak_anonymous"),
         GPU_MEMORY: _peak(good, "peak_reserved"),
         FAILED: _failures(found),
-        NOTES: "; ".join(_notes(cells, found, good, context)),
+        NOTES: "; ".join(_notes(cells, records, context)),
     }
 
 
@@ -89,17 +89,24 @@ def _failures(records: Iterable[Record]) -> str:
     return ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _notes(cells: Sequence[Cell], found: Sequence[Record], good: Sequence[Record], context: Context) -> Iterable[str]:
+def _notes(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> Iterable[str]:
+    found = [(cell, records[cell.key]) for cell in cells if cell.key in records]
+    good = [(cell, record) for cell, record in found if record["status"] == OK]
     if cells[0].dataset in context.twins:
         yield "twin"
-    capped = sum(bool(record["training"]["capped"]) for record in good)
+    capped = sum(_capped(cell, record) for cell, record in good)
     if capped:
         yield "capped" if capped == len(good) else f"{capped} capped"
-    stale = sum(record["key"] in context.stale for record in found)
+    stale = sum(cell.key in context.stale for cell, _ in found)
     if stale:
         yield "stale" if stale == len(found) else f"{stale} stale"
     if len(found) < len(cells):
         yield f"{len(cells) - len(found)} not run"
+
+
+def _capped(cell: Cell, record: Record) -> bool:
+    """The record may have been asked for in other words: --set max_epochs=2 is the same work as --max-epochs 2."""
+    return cell.labels.get("cap") is not None and record["training"]["stopped_by"] == CAP_REACHED
 
 
 def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[str]:

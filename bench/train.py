@@ -157,7 +157,11 @@ def learning_rate(recipe: Recipe, update: int) -> float:
 
 def _optimizer(model: Model, recipe: Recipe) -> torch.optim.Optimizer:
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[recipe.optimizer]
-    return kind(model.param_groups(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
+    groups = [
+        {**group, "share": group.get("lr", recipe.learning_rate) / recipe.learning_rate}
+        for group in model.param_groups()
+    ]
+    return kind(groups, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
 
 
 # -- the loop ---------------------------------------------------------------------------------------------------------
@@ -206,8 +210,8 @@ def _epoch(model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, recipe
     total, steps = 0.0, 0
     for batch in model.batches(nodes, training=True):
         result.updates += 1
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, result.updates)
+        for group in optimizer.param_groups:  # a group with a rate of its own keeps its ratio to the recipe's
+            group["lr"] = learning_rate(recipe, result.updates) * group["share"]
         optimizer.zero_grad(set_to_none=True)
         loss = model.loss(batch)
         loss.backward()

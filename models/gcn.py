@@ -9,7 +9,10 @@ other graphs, are the authors' with 64 units and a stopping rule with patience, 
 
 Where this knowingly differs from the official code:
   * The state of the lowest validation loss is kept; the official code tests whatever the last epoch left.
-  * Feature dropout acts on the stored entries of sparse features, which is what the official code does as well.
+  * The monitored validation loss is the cross-entropy alone, without the weight penalty.
+  * Existing self-loops (Photo has one, Pubmed three) get weight 2, as "A + I" says; PyG, and so the `tunedgnn` code,
+    keeps them at 1. That lane's weights are initialised as here (Glorot, zero biases), not by PyG's defaults.
+Feature dropout acts on the stored entries of sparse features, as in the official code.
 Full batch; inference is one forward pass over the whole graph.
 """
 

@@ -9,7 +9,7 @@ Readings of the text that had to be chosen:
   * Algorithm 2's last assignment returns the batch unchanged; taken as a slip, the augmented batch is used.
   * "Two sequences of different nodes": partners follow one random cycle through the batch, so no node meets itself.
 Settings: the paper keeps NAGphormer's and publishes neither τ nor p_aug per dataset. The default here is the middle of
-the paper's grid, τ = 0.5 and p_aug = 0.5, chosen before any result was seen; `tune` searches both.
+the paper's grid, τ = 0.5 and p_aug = 0.5, chosen before any result was seen.
 Mixing and masking are linear, so they are applied to the projected tokens before the bias is added: the same values as
 in input space, at h instead of d + s columns, under both token strategies.
 """

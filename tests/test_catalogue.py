@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +103,24 @@ def test_own_stamp_follows_the_file(tmp_path: Path) -> None:
     assert dataset.stamp(None) != before
     path.unlink()
     assert dataset.stamp(None) is None
+
+
+def test_every_package_that_the_data_room_imports_is_declared() -> None:
+    root = Path(__file__).parent.parent
+    listed = re.search(r"^dependencies = \[\n(.*?)^\]", (root / "pyproject.toml").read_text(), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    declared = {
+        name.replace("scikit-learn", "sklearn") for name in re.findall(r'^ *"([\w-]+)', listed[1], re.MULTILINE)
+    }
+    imported = set()
+    for file in (root / "bench" / "data").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module.partition(".")[0])
+    assert imported - sys.stdlib_module_names - {"bench"} <= declared
+    assert {"numpy", "sklearn"} <= imported & declared
 
 
 def test_nearest_is_silent_where_nothing_is_near() -> None:

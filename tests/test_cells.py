@@ -21,10 +21,11 @@ from toy_models import ALL, PRIVATE, find
 
 from bench.claims import Claims
 from bench.data.store import Stored
-from bench.executors import Event
+from bench.executors import Event, local
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
+from bench.records import memory_used
 from bench.registry import source_hash
 from bench.runner import RunOptions, pending, run_cells
 
@@ -112,12 +113,26 @@ def test_a_stopped_phase_is_charged_to_itself_not_to_the_harness(mixed: dict[str
     assert record["baseline_anonymous"] > MB
 
 
+@pytest.mark.parametrize("name", ["toy", "sleeps", "killed", "hungry-tensor", "raises", "nan"])
+def test_where_the_preparation_came_from_is_known_however_the_cell_ends(mixed: dict[str, Any], name: str) -> None:
+    preprocess = record_of(mixed, name)["phases"]["preprocess"]
+    assert (preprocess["source"], preprocess["reused_seconds"]) == ("measured", 0.0)
+
+
+def test_the_memory_that_the_limit_counts_is_measured(mixed: dict[str, Any]) -> None:
+    used = memory_used(record_of(mixed, "toy"))
+    grown = [phase["peak_data"] for phase in record_of(mixed, "toy")["phases"].values()]
+    assert used is not None and 0 < max(grown) <= used < 100 * MB
+
+
 def test_what_a_worker_is_shown_and_how_it_is_set_up(mixed: dict[str, Any]) -> None:
     shown = record_of(mixed, "spy")["choices"]
     train = np.random.RandomState(0).permutation(60)[:36]
     assert shown["known"] == " ".join(map(str, sorted(train)))
     assert shown["threads"] == f"2 {min(2, os.cpu_count() or 1)}"
     assert shown["deterministic"] == "True" and shown["dgl"] == "False"
+    # one BLAS thread while preparing, so that what is cached does not depend on their number, and all of them after
+    assert shown["blas"] == "1 2"
 
 
 def test_events_tell_the_story_of_a_cell(mixed: dict[str, Any]) -> None:
@@ -266,30 +281,41 @@ def test_killing_the_parent_ends_its_workers_and_the_next_run_finishes_the_rest(
     assert [record["status"] for record in summary.records.values()] == ["ok", "timeout"]
 
 
-@pytest.mark.slow
 def test_ctrl_c_records_what_was_running_and_keeps_what_was_done(stored: dict[str, Stored], tmp_path: Path) -> None:
     data = stored["ring"].folder.parent.parent.parent
-    with start_run(data, tmp_path, "slow", 3, 8) as parent:
+    with start_run(data, tmp_path, "toy,sleeps,nan", 1, 5) as parent:
         wait_for_second_cell(tmp_path)
         parent.send_signal(signal.SIGINT)
-        output, _ = parent.communicate(timeout=60)
+        output, _ = parent.communicate(timeout=120)
     assert parent.returncode == 0
     assert output.split()[-1] == b"True"
-    statuses = [record["status"] for record in Ledger(tmp_path)]
-    assert statuses[0] == "ok" and statuses[-1] == "interrupted" and len(statuses) <= 3
+    assert [record["status"] for record in Ledger(tmp_path)] == ["ok", "interrupted"]
     assert list((tmp_path / ".claims").iterdir()) == []
 
 
-@pytest.mark.slow
 def test_two_runs_at_once_do_each_cell_once(stored: dict[str, Stored], tmp_path: Path) -> None:
     data = stored["ring"].folder.parent.parent.parent
-    with start_run(data, tmp_path, "slow", 6, 3) as one, start_run(data, tmp_path, "slow", 6, 3) as two:
-        outputs = [[int(word) for word in run.communicate(timeout=120)[0].split()[:3]] for run in (one, two)]
+    with start_run(data, tmp_path, "slow", 4, 2) as one, start_run(data, tmp_path, "slow", 4, 2) as two:
+        outputs = [[int(word) for word in run.communicate(timeout=240)[0].split()[:3]] for run in (one, two)]
     keys = [record["key"] for record in Ledger(tmp_path)]
-    assert len(keys) == len(set(keys)) == 6
+    assert len(keys) == len(set(keys)) == 4
     for earlier, ran, elsewhere in outputs:
-        assert earlier + ran + elsewhere == 6  # neither ended before all was there
-    assert sum(ran for _, ran, _ in outputs) == 6
+        assert earlier + ran + elsewhere == 4  # neither ended before all was there
+    assert sum(ran for _, ran, _ in outputs) == 4
+
+
+def test_a_fork_server_that_dies_while_it_starts_is_an_interruption(
+    stored: dict[str, Stored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def server_is_gone() -> None:
+        raise EOFError("unexpected EOF")  # what reading from it gives then
+
+    monkeypatch.setattr(local, "_warm_up", server_is_gone)
+    with pytest.raises(KeyboardInterrupt):
+        run([toy_cell(stored)], stored, tmp_path)
+    assert list(Ledger(tmp_path)) == [] and Claims(tmp_path).held() == {}
+    monkeypatch.setattr(local, "_warm_up", lambda: os.kill(os.getpid(), signal.SIGINT) or server_is_gone())
+    assert run([toy_cell(stored)], stored, tmp_path).interrupted  # it was meant: the table is still shown
 
 
 def test_all_toy_models_are_used_here() -> None:

@@ -5,10 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import scipy.sparse as sp
 from typer.testing import CliRunner, Result
@@ -108,6 +111,15 @@ def test_passports() -> None:
         (["--set", "patience=long"], "a whole number, not 'long'"),
         (["--set", "optimizer=adamm"], "Did you mean 'adam"),
         (["--set", "patience"], "key=value"),
+        (["--set", "heads=0", "--models", "nagphormer"], "nagphormer: heads must be at least 1, not 0"),
+        (["--set", "hidden=0", "--models", "gcn"], "gcn: hidden must be at least 1, not 0"),
+        (["--set", "layers=0"], "layers must be at least 1, not 0"),
+        (["--set", "dropout=1.5"], "dropout must be at least 0 and below 1, not 1.5"),
+        (["--set", "batch_size=-1"], "batch_size must be at least 0, not -1"),
+        (["--set", "max_epochs=0"], "max_epochs must be at least 1, not 0"),
+        (["--set", "evaluate_every=0"], "evaluate_every must be at least 1, not 0"),
+        (["--set", "schedule=warmup-linear", "--models", "gcn"], "decay_updates must be above warmup_updates (0)"),
+        (["--seed", "99999999999"], "99999999999"),
         (["--retry", "omm"], "Did you mean 'oom'?"),
         (["--memory-limit", "11 bananas"], "not an amount of memory"),
         (["--time-limit", "-3m"], "not a length of time"),
@@ -164,7 +176,19 @@ def test_damaged_data_is_one_line(graph: str) -> None:
     Path(graph).write_bytes(Path(graph).read_bytes()[:300])
     result = bench("run", "--datasets", graph)
     assert result.exit_code == 2
-    assert result.stderr.startswith("bad data: ")
+    assert result.stderr.startswith("bad data: ring.npz ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_damaged_data_in_the_cache_can_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path.parent)
+    path = tmp_path / "cache" / "raw" / "Photo" / "raw" / "amazon_electronics_photo.npz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"broken")
+    result = bench("run", "--datasets", "photo", "--results", str(tmp_path / "results"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"bad data: {path.relative_to(tmp_path.parent)} is not an npz archive")
     assert result.stderr.count("\n") == 1
 
 
@@ -281,22 +305,57 @@ def test_status_names_what_is_running() -> None:
     assert "nothing has been run" in bench("status").stdout
 
 
-@pytest.mark.slow
-def test_control_c_keeps_what_is_finished(graph: str) -> None:
-    command = [sys.executable, "-m", "bench", "run", "--models", MODEL, "--datasets", graph, "--trials", "400"]
+def interrupt(arguments: list[str], line: str, before: Callable[[int], None]) -> list[str]:
+    """Run a command, press Ctrl-C after the output line that starts so (and after `before`); what it says on stderr."""
     root = Path(__file__).parent.parent
     with subprocess.Popen(
-        [*command, "--max-epochs", "2"],
+        [sys.executable, "-m", "bench", *arguments],
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # a process group of its own, as a shell gives it: Ctrl-C reaches every member
     ) as process:
         assert process.stdout is not None
-        while not process.stdout.readline().startswith("[2/400]"):
+        while not process.stdout.readline().startswith(line):
             assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        before(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert errors.splitlines() == ["interrupted; finished records are kept, the same command goes on from here"]
-    assert 2 <= sum(record["status"] == "ok" for record in records()) < 400
+    return errors.splitlines()
+
+
+INTERRUPTED = ["interrupted; finished records are kept, the same command goes on from here"]
+
+
+def test_control_c_keeps_what_is_finished_and_the_cache_is_safe_until_then(graph: str) -> None:
+    def try_to_clear(process: int) -> None:
+        result = bench("cache", "clear")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "in use" in result.stderr and result.stderr.count("\n") == 1
+
+    request = ["run", "--models", MODEL, "--datasets", graph, "--trials", "400", "--max-epochs", "2"]
+    assert interrupt(request, "[1/400]", try_to_clear) == INTERRUPTED
+    assert 1 <= sum(record["status"] == "ok" for record in records()) < 400
+    assert bench("cache", "clear").exit_code == 0
+    assert not Path("cache/graphs").exists()
+
+
+def test_control_c_before_the_first_cell_is_one_line_too(graph: str) -> None:
+    def is_fork_server(process: psutil.Process) -> bool:
+        try:
+            return any("forkserver" in part for part in process.cmdline())
+        except psutil.NoSuchProcess:
+            return False
+
+    def wait_for_fork_server(process: int) -> None:
+        """It imports for seconds, in the same process group; until then it has not yet learnt to ignore Ctrl-C."""
+        deadline = time.monotonic() + 60
+        while not any(map(is_fork_server, psutil.Process(process).children())):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    request = ["run", "--models", MODEL, "--datasets", graph, "--trials", "1"]
+    assert interrupt(request, "1 cell: 1 to run", wait_for_fork_server) == INTERRUPTED
+    assert records() == []

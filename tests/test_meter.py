@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import mmap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +48,29 @@ def test_phases_are_announced_and_reported() -> None:
         heard.append(("inside", False))
     meter.close()
     assert heard == [("load", True), ("inside", False), ("load", False)]
+
+
+def test_facts_about_a_phase_are_part_of_its_report() -> None:
+    heard = []
+    reporting = Meter(on_phase=lambda name, measured: heard.append(measured))
+    with pytest.raises(KeyError), reporting.phase("preprocess") as facts:
+        facts["source"] = "reused"
+        raise KeyError
+    reporting.close()
+    assert heard[-1] == reporting.phases["preprocess"]
+    assert heard[-1]["source"] == "reused" and heard[-1]["seconds"] >= 0
+
+
+def test_data_counts_address_space_that_was_asked_for_and_never_touched(meter: Meter) -> None:
+    with meter.phase("reserves"):
+        reserved = mmap.mmap(-1, 300 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        time.sleep(0.2)
+        reserved.close()
+    with meter.phase("after"):
+        pass
+    assert 300 * MB <= meter.phases["reserves"]["peak_data"] < 360 * MB
+    assert meter.phases["after"]["peak_data"] < 60 * MB
+    assert meter.phases["reserves"]["peak_anonymous"] - meter.baseline_anonymous < 60 * MB
 
 
 def test_anonymous_peak_sees_memory_that_is_freed_again_and_starts_afresh(meter: Meter) -> None:
@@ -161,6 +185,7 @@ def test_without_proc_the_peaks_are_unknown(monkeypatch: pytest.MonkeyPatch, tmp
     assert meter.phases["train"]["seconds"] >= 0.01
     assert meter.phases["train"]["peak_resident"] is None
     assert meter.phases["train"]["peak_anonymous"] is None
+    assert meter.phases["train"]["peak_data"] is None
 
 
 def test_where_the_peak_cannot_be_reset_it_is_not_passed_off_as_the_phases_own(

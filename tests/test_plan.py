@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.data.catalogue import datasets
+from bench.errors import UserError
 from bench.model import Model, Recipe
 from bench.plan import Cell, Protocol, canonical_json, make_cells
 from bench.settings import Resolved, resolve_settings
@@ -108,6 +109,18 @@ def test_modes_share_what_they_share() -> None:
 def test_more_trials_only_add_cells(seed: int, few: int, more: int) -> None:
     few, more = sorted((few, more))
     assert [cell.key for cell in cells(trials=more, seed=seed)][:few] == [c.key for c in cells(trials=few, seed=seed)]
+
+
+@pytest.mark.parametrize(("trials", "seed"), [(1, -1), (1, 2**32), (2, 2**32 - 1), (10, 99999999999)])
+@pytest.mark.parametrize("mode", ["fresh", "frozen", "sealed"])
+def test_seeds_that_no_generator_takes_are_refused(trials: int, seed: int, mode: str) -> None:
+    with pytest.raises(UserError, match=f"seed .* not {seed}") as caught:
+        Protocol(trials, seed, mode)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_last_seed_that_generators_take() -> None:
+    assert [cell.seed for cell in cells(trials=2, seed=2**32 - 2)] == [2**32 - 2, 2**32 - 1]
 
 
 def test_a_cap_that_caps_nothing_is_the_same_cell() -> None:

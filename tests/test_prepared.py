@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,8 @@ class Maker:
 
 
 def visible(folder: Path) -> list[str]:
-    """Everything in the folder, hidden drafts included."""
-    return sorted(path.name for path in folder.iterdir())
+    """Everything in the folder, hidden drafts included, but for the lock files."""
+    return sorted(path.name for path in folder.iterdir() if path.name != ".locks")
 
 
 def kept(folder: Path) -> set[str]:
@@ -190,24 +191,27 @@ def test_an_entry_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     assert len(list_entries(tmp_path)) == len(visible(tmp_path)) == 1
 
 
-def test_two_writers_of_one_entry(tmp_path: Path) -> None:
-    meeting = threading.Barrier(2, timeout=30)
+def test_of_two_that_want_an_entry_at_once_one_computes_and_the_other_waits(tmp_path: Path) -> None:
+    maker, computing, caches = Maker(value=4.0), threading.Event(), [PrepareCache(tmp_path), PrepareCache(tmp_path)]
     results: list[np.ndarray] = []
 
-    def work() -> None:
-        def compute() -> Arrays:
-            meeting.wait()  # both have looked and found nothing
-            return Maker(value=4.0)()
+    def compute() -> Arrays:
+        computing.set()
+        time.sleep(0.2)  # long enough for the other to look and find nothing, were there no lock
+        return maker()
 
-        results.append(PrepareCache(tmp_path).get("thing", {}, compute)["table"])
+    def work(cache: PrepareCache) -> None:
+        results.append(cache.get("thing", {}, compute)["table"])
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
+    threads = [threading.Thread(target=work, args=(cache,)) for cache in caches]
+    threads[0].start()
+    assert computing.wait(30)
+    threads[1].start()
     for thread in threads:
         thread.join()
+    assert maker.calls == 1 and [cache.source for cache in caches] == ["measured", "reused"]
     assert len(results) == 2 and all(np.array_equal(table, np.full(100, 4.0)) for table in results)
-    assert len(visible(tmp_path)) == 1 and PrepareCache(tmp_path).get("thing", {}, Maker())["table"][0] == 4.0
+    assert len(visible(tmp_path)) == 1
 
 
 def test_an_entry_that_another_process_evicts_right_after_it_was_found(

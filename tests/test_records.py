@@ -99,6 +99,21 @@ def test_memory_counts_above_the_baseline_and_on_the_device_as_reserved() -> Non
     assert wall_seconds(unknown) == pytest.approx(100.0)
 
 
+def test_what_the_limit_counts_is_taken_where_it_was_measured() -> None:
+    measured = record("ok")  # 3 GB of it resident
+    measured["phases"]["load"]["peak_data"] = GB
+    measured["phases"]["train"]["peak_data"] = 4 * GB
+    assert memory_used(measured) == 4 * GB
+    assert answers(measured, 4 * GB, None) and not answers(measured, 4 * GB - 1, None)
+    short_peak = record("ok")  # one that came and went between two samples, but not unseen by the kernel
+    short_peak["phases"]["train"]["peak_data"] = 2 * GB
+    assert memory_used(short_peak) == 3 * GB
+    stopped = record("timeout")
+    stopped["phases"]["load"]["peak_data"] = 5 * GB
+    stopped["phases"]["train"] |= {"peak_anonymous": None, "peak_data": None}
+    assert memory_used(stopped) == 5 * GB
+
+
 def test_the_newest_record_stands_unless_an_ok_outlives_it() -> None:
     ok, tight_oom = record("ok", 11 * GB), record("oom", 2 * GB)
     same_oom, error, interrupted = record("oom", 11 * GB), record("error", 11 * GB), record("interrupted", 11 * GB)

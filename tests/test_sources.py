@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
+import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,10 @@ def test_canonical_adjacency_is_the_symmetric_pattern(entries: list[tuple[int, i
         ({"labels": LABELS + 0.5}, "not whole numbers"),
         ({"labels": np.zeros(NODES, dtype=int)}, "fewer than two classes"),
         ({"labels": np.zeros((NODES, 2, 2))}, "3 dimensions"),
+        ({"labels": np.zeros((NODES, 0))}, "the labels have no column"),
+        ({"labels": LABELS * 1e300}, "0 to C-1"),
+        ({"adj_format": np.array(["csr", "csr"])}, "truncated or damaged"),
+        ({"adj_format": np.array([])}, "truncated or damaged"),
         ({"attr_matrix": np.full((NODES, 4), np.nan), "attr_data": None}, "NaN or infinite"),
         ({"attr_matrix": np.full((NODES, 4), 1e300), "attr_data": None}, "NaN or infinite"),
         ({"attr_matrix": np.ones((NODES - 1, 4)), "attr_data": None}, "59 rows of features"),
@@ -104,6 +111,62 @@ def test_a_broken_npz_gets_one_line_that_names_it(tmp_path: Path, changes: dict[
     with pytest.raises(BadData, match=says) as caught:
         catalogue.own_dataset(write_npz(tmp_path / "broken.npz", **changes)).load(None)
     assert "broken.npz" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def write_archive(path: Path, **members: bytes) -> Path:
+    """The good graph with some of its members replaced by these bytes."""
+    write_npz(path)
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content |= {f"{name}.npy": replacement for name, replacement in members.items()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, replacement in content.items():
+            archive.writestr(name, replacement)
+    return path
+
+
+def npy(header: str) -> bytes:
+    """The start of an npy file of version 1, whatever the header claims, and no data."""
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (npy("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000000,)}"), "larger than the memory"),
+        (npy("{'descr': '<i8', 'fortran_order': False, 'shape': (60,)}"), "truncated or damaged"),
+        (npy("{'descr': (), 'fortran_order': False, 'shape': (60,)}"), "truncated or damaged"),
+        (npy("{'descr': '<i8', 'fortran_order': ((((("), "truncated or damaged"),
+        (npy("[" * 9_000), "broken"),
+        (b"no array at all", "labels is not an array"),
+    ],
+    ids=["huge", "empty", "odd type", "open brackets", "deep", "bytes"],
+)
+def test_a_member_that_is_no_array_is_refused(tmp_path: Path, labels: bytes, says: str) -> None:
+    with pytest.raises(BadData, match=says) as caught:
+        catalogue.own_dataset(write_archive(tmp_path / "broken.npz", labels=labels)).load(None)
+    assert "broken.npz" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "says"),
+    [(6, 1, "cannot be read: .*encrypted"), (8, 99, "cannot be read: .*compression"), (6, 32, "cannot be read: ")],
+)
+def test_an_archive_of_an_unusual_kind_is_refused(tmp_path: Path, offset: int, value: int, says: str) -> None:
+    """Flags (bit 0 encryption, bit 5 patches) and compression method, in each member's own header and the directory."""
+    path = write_npz(tmp_path / "exotic.npz")
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            content[member.header_offset + offset] = value
+    place = content.find(b"PK\x01\x02")
+    while place >= 0:
+        content[place + 2 + offset] = value
+        place = content.find(b"PK\x01\x02", place + 1)
+    path.write_bytes(bytes(content))
+    with pytest.raises(BadData, match=says) as caught:
+        catalogue.own_dataset(path).load(None)
+    assert "exotic.npz" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_empty_graph_is_refused(tmp_path: Path) -> None:
@@ -179,6 +242,18 @@ def test_pubmed_with_a_wrong_test_index_is_refused(tmp_path: Path) -> None:
             load("pubmed", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("part", "content"), [("tx", sp.csr_matrix(np.ones((5, 4)))), ("ty", np.eye(4, dtype=np.int32)[[0, 1, 2, 3, 0]])]
+)
+def test_pubmed_files_that_do_not_fit_are_refused(tmp_path: Path, part: str, content: Any) -> None:
+    folder = tmp_path / "PubMed" / "raw"
+    write_planetoid(folder, [57, 59, 55, 58, 56])
+    (folder / f"ind.pubmed.{part}").write_bytes(pickle.dumps(content))
+    with pytest.raises(BadData, match=rf"ind\.pubmed\.{part} ") as caught:
+        load("pubmed", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_missing_files_are_missing_data(tmp_path: Path) -> None:
     write_planetoid(tmp_path / "PubMed" / "raw", [57, 59, 55, 58, 56])
     (tmp_path / "PubMed" / "raw" / "ind.pubmed.ty").unlink()
@@ -240,7 +315,7 @@ def test_reddit_from_pygs_reddit2_is_the_same_graph(tmp_path: Path) -> None:
     assert np.array_equal(dense_features(one), dense_features(two))
 
 
-@pytest.mark.parametrize("text", ['{"0": 1', '{"a": 1}', '{"0": [1, 2]}', "[]"])
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"0": 1', '{"a": 1}', '{"0": [1, 2]}', "[]"])
 def test_a_broken_class_map_is_refused(tmp_path: Path, text: str) -> None:
     write_reddit2(tmp_path / "Reddit2" / "raw")
     (tmp_path / "Reddit2" / "raw" / "class_map.json").write_text(text)
@@ -290,6 +365,50 @@ def test_broken_ogb_tables_are_refused(tmp_path: Path, file: str, text: str) -> 
     path.write_bytes(gzip.compress(b"0,1\n" * 1000)[:-12])
     with pytest.raises(BadData, match=file):
         load("amazon2m", tmp_path)
+
+
+# -- a message says where the file lies, as one would type it
+
+
+def message_of(name: str, root: Path) -> str:
+    with pytest.raises(BadData) as caught:
+        load(name, root)
+    return str(caught.value)
+
+
+def test_a_message_gives_the_path_below_the_current_folder_or_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for root in (here / "data", tmp_path / "far"):
+        write_npz(root / "Photo" / "raw" / "amazon_electronics_photo.npz", labels=np.full(NODES, 9))
+    file = "Photo/raw/amazon_electronics_photo.npz"
+    assert message_of("photo", here / "data").startswith(f"data/{file}: ")
+    assert message_of("photo", Path("data")).startswith(f"data/{file}: ")
+    assert message_of("photo", Path("../far")).startswith(f"../far/{file}: ")
+    assert message_of("photo", tmp_path / "far").startswith(f"{tmp_path}/far/{file}: ")
+
+
+def test_every_reader_says_where_its_file_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_aminer(Path("a/aminer"))
+    Path("a/aminer/aminer.labels.pkl").write_bytes(b"broken")
+    assert message_of("aminer", Path("a")).startswith("a/aminer/aminer.labels.pkl is ")
+    Path("a/aminer/aminer.labels.pkl").write_bytes(pickle.dumps([1, 2]))
+    assert message_of("aminer", Path("a")) == "a/aminer/aminer.labels.pkl holds no array"
+    write_planetoid(Path("p/PubMed/raw"), [57, 59, 55, 58, 56])
+    Path("p/PubMed/raw/ind.pubmed.graph").write_bytes(pickle.dumps([1, 2]))
+    assert message_of("pubmed", Path("p")) == "p/PubMed/raw/ind.pubmed.graph holds no dictionary of neighbour lists"
+    write_reddit2(Path("r/Reddit2/raw"))
+    Path("r/Reddit2/raw/class_map.json").write_text("{}")
+    assert message_of("reddit", Path("r")).startswith("r/Reddit2/raw/class_map.json does not give")
+    Path("r/Reddit2/raw/class_map.json").write_text(json.dumps({str(node): 50 for node in range(NODES)}))
+    assert message_of("reddit", Path("r")).startswith("reddit (r/Reddit2/raw/adj_full.npz and its companions): ")
+    write_products(Path("o/ogbn_products/raw"))
+    Path("o/ogbn_products/raw/edge.csv.gz").write_bytes(gzip.compress(b"0\n"))
+    assert message_of("amazon2m", Path("o")) == "o/ogbn_products/raw/edge.csv.gz must have two columns"
 
 
 def test_nearest_neighbours_break_ties_by_number() -> None:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pooch
 import pytest
 import scipy.sparse as sp
 from raw_files import write_aminer, write_npz
 
+from bench.data import fetch as fetching
 from bench.data.catalogue import Dataset, datasets, own_dataset
 from bench.data.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
 from bench.data.store import Stored, cache_root, data_roots, find_root, open_arrays, open_dataset
-from bench.errors import BadData, UserError
+from bench.errors import BadData, MissingData, UserError
 
 
 @pytest.fixture
@@ -141,6 +144,77 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert left == [] and not (tmp_path / "cache" / "stamps").exists()
     monkeypatch.undo()
     assert open_dataset(own, None, tmp_path / "cache").graph.num_nodes == 60
+
+
+def test_everything_is_on_the_disk_before_it_gets_its_name(
+    own: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rename may outlive a power cut that the content does not: arrays of zeros under a good fingerprint."""
+    safe: set[Path] = set()
+    named: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        safe.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    def checked(move: Any) -> Any:
+        def call(path: Path, target: Path) -> Path:
+            inside = list(path.iterdir()) if path.is_dir() else []
+            assert {path, *inside} <= safe
+            named.append(target.parent.name)
+            return move(path, target)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", checked(Path.rename))
+    monkeypatch.setattr(Path, "replace", checked(Path.replace))
+    open_dataset(own, None, tmp_path.resolve() / "cache")
+    assert sorted(named) == ["graphs", "labels", "stamps"]
+
+
+@pytest.mark.parametrize("place", ["labels", "graphs", "stamps"])
+def test_a_disk_that_fails_leaves_no_draft(
+    own: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def fail(descriptor: int) -> None:
+        if place in Path(f"/proc/self/fd/{descriptor}").readlink().parts:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match=r"Input/output error.*BENCH_CACHE"):
+        open_dataset(own, None, tmp_path / "cache")
+    assert [path.name for path in (tmp_path / "cache" / place).iterdir() if path.name != ".mine.lock"] == []
+
+
+def test_a_bad_download_is_not_named_by_its_temporary_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_OFFLINE", raising=False)
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+
+    def download(dataset: Dataset, url: str, target: Path) -> None:
+        write_npz(target, labels=np.full(60, 9))
+
+    monkeypatch.setattr(fetching, "_download", download)
+    with pytest.raises(MissingData, match=r"\(Photo/raw/amazon_electronics_photo\.npz: ") as caught:
+        open_dataset(datasets()["photo"], None, tmp_path / "cache")
+    assert ".download-" not in str(caught.value)
+
+
+def test_a_full_disk_is_not_blamed_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_OFFLINE", raising=False)
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fetching, "_answers", lambda url: True)
+    monkeypatch.setattr(fetching, "_unreachable", set())
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", full)
+    with pytest.raises(UserError, match=r"amazon_electronics_photo\.npz could not be saved.*No space left on device"):
+        open_dataset(datasets()["photo"], None, tmp_path / "cache")
 
 
 def test_a_cache_that_cannot_be_written_is_said(own: Dataset, tmp_path: Path) -> None:

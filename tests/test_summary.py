@@ -22,7 +22,7 @@ def make_record(cell: Cell, accuracy: float = 0.9, seconds: float = 1.0, **chang
         "status": "ok",
         "reason": None,
         "metrics": {"test": {"accuracy": accuracy}, "val": {"accuracy": 0.5}},
-        "training": {"capped": False, "epochs": 5, "best_epoch": 3},
+        "training": {"stopped_by": "patience", "capped": False, "epochs": 5, "best_epoch": 3},
         "phases": {
             "load": {"seconds": 0.1, "compile_seconds": 0.0, "peak_anonymous": 9_000_000},
             "train": {"seconds": seconds, "compile_seconds": 0.0, "peak_anonymous": 5_000_000},
@@ -79,8 +79,9 @@ def test_nothing_finished() -> None:
 
 
 def test_marks() -> None:
-    cells = [make_cell(0, dataset="photo-twin"), make_cell(1, dataset="photo-twin")]
-    capped = {"capped": True, "epochs": 2, "best_epoch": 2}
+    labels = {"settings": "author", "cap": 2}
+    cells = [make_cell(trial, dataset="photo-twin", labels=labels) for trial in range(2)]
+    capped = {"stopped_by": "max_epochs", "capped": True, "epochs": 2, "best_epoch": 2}
     records = {cells[0].key: make_record(cells[0], training=capped), cells[1].key: make_record(cells[1])}
     context = Context(twins={"photo-twin"}, stale={cells[0].key, cells[1].key})
     frame = summarise(cells, records, context)
@@ -89,6 +90,17 @@ def test_marks() -> None:
     text = caption(frame, "fresh", "author", "results/")
     assert text[0].startswith("Splits: fresh. Settings: author.")
     assert [line.partition(":")[0] for line in text[1:]] == ["twin", "capped", "stale", "Records"]
+
+
+@pytest.mark.parametrize("first_spelling_was_a_cap", [True, False])
+def test_capped_is_a_matter_of_how_it_was_asked_for_and_not_of_who_ran_it_first(first_spelling_was_a_cap: bool) -> None:
+    by_cap = make_cell(0, labels={"settings": "author", "cap": 9})  # --max-epochs 9
+    by_set = make_cell(0, labels={"settings": "author", "set": {"max_epochs": 9}})  # --set max_epochs=9
+    assert by_cap.key == by_set.key
+    training = {"stopped_by": "max_epochs", "capped": first_spelling_was_a_cap, "epochs": 9, "best_epoch": 2}
+    records = {by_cap.key: make_record(by_cap, training=training)}
+    assert list(summarise([by_cap], records, CONTEXT)["notes"]) == ["capped"]
+    assert "notes" not in summarise([by_set], records, CONTEXT)
 
 
 def test_settings_show_what_was_set() -> None:

@@ -176,7 +176,9 @@ def test_absolute_paths_are_stripped() -> None:
     assert strip_paths(text) == (
         "File \"bench/train.py\", line 3\n  torch/__init__.py:7: warning\nopened 'data.npz' and c.txt"
     )
-    harmless = "see https://example.org/a/b, and/or 1/2 of shape (3, 4)"
+    users = "no '/home/alice' or /Users/bob, no /home/alice/ nor '/root' nor /root: see /home/alice/x and /root/y.txt"
+    assert strip_paths(users) == "no '…' or …, no … nor '…' nor …: see x and y.txt"
+    harmless = "see https://example.org/a/b, and/or 1/2 of shape (3, 4), tree/root, /rooted, /home"
     assert strip_paths(harmless) == harmless
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numba
 import numpy as np
+import threadpoolctl
 import torch
 from torch import Tensor, nn
 
@@ -54,10 +55,22 @@ class Toy(Model):
         return {"strategy": "linear"}
 
 
+def blas_threads() -> str:
+    """Of every BLAS that is loaded; numpy and scipy may each have one."""
+    pools = threadpoolctl.threadpool_info()
+    return "/".join(sorted({str(pool["num_threads"]) for pool in pools if pool["user_api"] == "blas"}))
+
+
 class Spy(Toy):
-    """Reports how many labels it was shown, and where."""
+    """Reports which labels it was shown, and on what it was run."""
 
     name = "spy"
+    blas_while_preparing = ""
+
+    @classmethod
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
+        cls.blas_while_preparing = blas_threads()
+        return super().prepare(graph, split, config, seed, cache)
 
     def __init__(self, graph: Graph, prepared: Any, config: ToyConfig) -> None:
         super().__init__(graph, prepared, config)
@@ -67,6 +80,7 @@ class Spy(Toy):
         return {
             "known": " ".join(map(str, self.known)),
             "threads": f"{torch.get_num_threads()} {numba.get_num_threads()}",
+            "blas": f"{self.blas_while_preparing} {blas_threads()}",
             "deterministic": str(torch.are_deterministic_algorithms_enabled()),
             "dgl": str("dgl" in sys.modules),
         }

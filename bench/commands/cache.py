@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
@@ -36,17 +40,45 @@ def show_cache() -> None:
 
 
 def clear_cache() -> None:
-    """Remove everything derived; what a running cell has mapped stays readable for it until it ends."""
+    """Remove everything derived, unless a run needs it."""
     root = cache_root()
     total = sum(_size(root / name) for name in DERIVED)
-    for name in DERIVED:
-        folder = root / name
+    with _lock_file(root) as lock:
         try:
-            if folder.exists():
-                shutil.rmtree(folder)
-        except OSError as error:
-            raise UserError(f"the cache folder {folder} cannot be removed ({error.strerror})") from error
+            if lock is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"the cache in {root} is in use by a run; clear it when that has ended") from None
+        for name in DERIVED:
+            folder = root / name
+            try:
+                if folder.exists():
+                    shutil.rmtree(folder)
+            except OSError as error:
+                raise UserError(f"the cache folder {folder} cannot be removed ({error.strerror})") from error
     say(Console(), f"cleared {format_size(total)} from {root}")
+
+
+@contextlib.contextmanager
+def cache_in_use() -> Iterator[None]:
+    """Nobody clears the cache meanwhile; the kernel ends this for a run that is killed."""
+    with _lock_file(cache_root()) as lock:
+        if lock is not None:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+@contextlib.contextmanager
+def _lock_file(root: Path) -> Iterator[IO[str] | None]:
+    """None where it cannot be written: then nothing can be removed either, and whoever needs the cache will say so."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        file = (root / ".in-use").open("a")
+    except OSError:
+        yield None
+        return
+    with file:
+        yield file
 
 
 def _size(folder: Path) -> int:

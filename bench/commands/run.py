@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.commands.cache import cache_in_use
 from bench.console import say, show_table, waiting_for
 from bench.data.catalogue import Dataset, resolve
 from bench.data.passports import passport
@@ -72,6 +73,11 @@ class Plan:
 
 def run_request(request: Request) -> int:
     """Run what is missing, show the table, return the exit code."""
+    with cache_in_use():
+        return _run_request(request)
+
+
+def _run_request(request: Request) -> int:
     console, errors = Console(), Console(stderr=True)
     options = _options(request)
     devices = resolve_devices(request.device)

@@ -44,6 +44,8 @@ def class_numbers(labels: np.ndarray, where: str) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2:
+        if labels.shape[1] == 0:
+            raise BadData(f"{where}: the labels have no column")
         top = labels.max(axis=1, keepdims=True)
         if not ((labels == top).sum(axis=1) == 1).all():
             raise BadData(f"{where}: a row of the one-hot labels names no class or several")
@@ -52,7 +54,8 @@ def class_numbers(labels: np.ndarray, where: str) -> np.ndarray:
         raise BadData(f"{where}: the labels have {labels.ndim} dimensions instead of one")
     if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels == np.floor(labels)).all()):
         raise BadData(f"{where}: the labels are not whole numbers")
-    return labels.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # what does not fit becomes negative, which the check then names
+        return labels.astype(np.int64)
 
 
 def as_features(features: Any, where: str) -> np.ndarray | sp.csr_array:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.data.canonical import canonical_graph
 from bench.data.graph import Graph
-from bench.data.npz import read_graph_npz
+from bench.data.npz import read_graph_npz, shown
 from bench.data.sources import Layout, stamp_paths
 from bench.data.splits import uniform_rule
 from bench.errors import UserError
@@ -123,7 +123,7 @@ def own_dataset(path: Path) -> Dataset:
 
 
 def _load_own(name: str, path: Path, root: Path | None) -> Graph:
-    return canonical_graph(name, read_graph_npz([path]), path.name)
+    return canonical_graph(name, read_graph_npz([path]), shown(path))
 
 
 def _stamp_own(path: Path, root: Path | None) -> str | None:

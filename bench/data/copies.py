@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from bench.data.canonical import RawGraph
-from bench.data.npz import read_array, read_sparse, reading
+from bench.data.npz import read_array, read_sparse, reading, shown
 from bench.errors import BadData
 
 _ROWS = 1 << 18  # lines of a table parsed together
@@ -23,7 +23,7 @@ def read_reddit2(paths: list[Path]) -> RawGraph:
         by_node = json.loads(classes.read_text())
         labels = np.array([by_node[str(node)] for node in range(len(by_node))])
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadData(f"{classes.name} does not give each node one class number")
+        raise BadData(f"{shown(classes)} does not give each node one class number")
     return RawGraph(read_sparse(adjacency), read_array(features), labels)
 
 
@@ -32,11 +32,11 @@ def read_ogbn_products(paths: list[Path]) -> RawGraph:
     edges, features, labels = paths
     classes = np.concatenate(list(_table(labels, np.int64)))
     if classes.shape[1] != 1:
-        raise BadData(f"{labels.name} must have one column")
+        raise BadData(f"{shown(labels)} must have one column")
     matrix = _features(features, len(classes))
     ends = np.concatenate(list(_table(edges, np.int32)))
     if ends.shape[1] != 2:
-        raise BadData(f"{edges.name} must have two columns")
+        raise BadData(f"{shown(edges)} must have two columns")
     with reading(edges):
         pairs = (ends[:, 0], ends[:, 1])
         adjacency = sp.coo_array((np.ones(len(ends), dtype=bool), pairs), shape=(len(classes), len(classes)))
@@ -54,7 +54,7 @@ def _features(path: Path, nodes: int) -> np.ndarray:
             result[filled : filled + len(block)] = block
         filled += len(block)
     if result is None or filled != nodes:
-        raise BadData(f"{path.name} has {filled} rows for {nodes} nodes")
+        raise BadData(f"{shown(path)} has {filled} rows for {nodes} nodes")
     return result
 
 

@@ -14,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 from bench.data.catalogue import Dataset
 from bench.data.counts import count, differences
 from bench.data.graph import graph_fingerprint
+from bench.data.npz import shown
 from bench.data.sources import Layout
 from bench.errors import BadData, MissingData, UserError
 
@@ -64,7 +65,6 @@ def how_to_get(dataset: Dataset, why: str) -> str:
 
 def _download(dataset: Dataset, url: str, target: Path) -> None:
     import pooch
-    import requests
 
     host = urlsplit(url).netloc
     if host in _unreachable or not _answers(url):
@@ -74,13 +74,13 @@ def _download(dataset: Dataset, url: str, target: Path) -> None:
     download = pooch.HTTPDownloader(timeout=(_CONNECT_SECONDS, _READ_SECONDS))
     try:
         download(url, str(target), None)
-    except requests.HTTPError as error:
-        raise MissingData(how_to_get(dataset, f"{host} answered: {error}")) from error
-    except requests.RequestException as error:
+    except OSError as error:  # what the network does wrong is an OSError too, but only the system's own have a number
+        if error.errno is not None:
+            raise UserError(f"{target.name} could not be saved in the cache: {error.strerror}") from error
+        if getattr(error, "response", None) is not None:
+            raise MissingData(how_to_get(dataset, f"{host} answered: {error}")) from error
         _unreachable.add(host)
         raise MissingData(how_to_get(dataset, f"{host} broke off the download")) from error
-    except OSError as error:
-        raise UserError(f"{target.name} could not be saved in the cache: {error.strerror or error}") from error
     with target.open("rb") as file:
         if file.read(512).lstrip().lower().startswith((b"<!doctype", b"<html")):
             raise MissingData(how_to_get(dataset, f"{host} sent a web page instead of {target.name}"))
@@ -121,7 +121,7 @@ def _check(dataset: Dataset, layout: Layout, draft: Path) -> None:
         if not problem and dataset.fingerprint not in (None, graph_fingerprint(graph)):
             problem = "its content is not the one that was checked"
     except BadData as error:
-        problem = str(error)
+        problem = str(error).replace(f"{shown(draft)}/", "")  # which is about to vanish
     if problem:
         host = urlsplit(layout.url).netloc
         raise MissingData(how_to_get(dataset, f"what {host} sent is not the dataset ({problem})"))

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from bench.data.canonical import RawGraph
-from bench.data.npz import read_array, read_sparse
+from bench.data.npz import read_array, read_sparse, shown
 from bench.data.pickles import read_pickle
 from bench.errors import BadData
 
@@ -25,12 +25,12 @@ def read_aminer(paths: list[Path]) -> RawGraph:
     """AMiner-CS: three pickles; features are standardised over all nodes, as the official code does on loading."""
     adjacency, features, labels = (read_pickle(path) for path in paths)
     if not sp.issparse(adjacency):
-        raise BadData(f"{paths[0].name} holds no sparse matrix")
+        raise BadData(f"{shown(paths[0])} holds no sparse matrix")
     for path, array in zip(paths[1:], (features, labels), strict=True):
         if not isinstance(array, np.ndarray) or not array.size:
-            raise BadData(f"{path.name} holds no array")
+            raise BadData(f"{shown(path)} holds no array")
     if features.ndim != 2:
-        raise BadData(f"{paths[1].name} holds no matrix")
+        raise BadData(f"{shown(paths[1])} holds no matrix")
     return RawGraph(adjacency, standardise(features), labels)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +23,23 @@ def reading(path: Path) -> Iterator[None]:
     except BadData:
         raise
     except OSError as error:
-        raise BadData(f"{path.name} cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, EOFError, OverflowError, zipfile.BadZipFile, zlib.error) as error:
-        what = " ".join(str(error).split()) or type(error).__name__
-        raise BadData(f"{path.name} is truncated or damaged: {what}") from error
+        raise BadData(f"{shown(path)} cannot be read: {error.strerror or error}") from error
+    except MemoryError as error:  # damage may announce any length
+        raise BadData(f"{shown(path)} is damaged or larger than the memory") from error
+    except RuntimeError as error:  # encrypted, compressed by an unknown method, nested too deeply
+        raise BadData(f"{shown(path)} cannot be read: {_one_line(error)}") from error
+    except Exception as error:  # zipfile, numpy, scipy, json and pandas raise nearly everything on damaged input
+        raise BadData(f"{shown(path)} is truncated or damaged: {_one_line(error)}") from error
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here: below the current folder from there on, otherwise as it was given."""
+    below = path.absolute()
+    return str(below.relative_to(Path.cwd()) if below.is_relative_to(Path.cwd()) else path)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def read_graph_npz(paths: list[Path]) -> RawGraph:
@@ -44,7 +56,7 @@ def read_graph_npz(paths: list[Path]) -> RawGraph:
     labels = arrays.get("labels")
     if adjacency is None or features is None or labels is None:
         lacking = "adj_data" if adjacency is None else "attr_data or attr_matrix" if features is None else "labels"
-        raise BadData(f"{path.name} has no array {lacking}; it holds {', '.join(arrays.names) or 'nothing'}")
+        raise BadData(f"{shown(path)} has no array {lacking}; it holds {', '.join(arrays.names) or 'nothing'}")
     return RawGraph(adjacency, features, labels)
 
 
@@ -53,7 +65,7 @@ def read_sparse(path: Path) -> sp.csr_array | sp.csc_array | sp.coo_array:
     arrays = _Archive(path)
     matrix = arrays.coordinates() if "row" in arrays.names else arrays.sparse("")
     if matrix is None:
-        raise BadData(f"{path.name} holds no sparse matrix as scipy's save_npz writes it")
+        raise BadData(f"{shown(path)} holds no sparse matrix as scipy's save_npz writes it")
     return matrix
 
 
@@ -62,7 +74,7 @@ def read_array(path: Path) -> np.ndarray:
     with reading(path):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(array, np.ndarray):
-        raise BadData(f"{path.name} is an archive, not a single array")
+        raise BadData(f"{shown(path)} is an archive, not a single array")
     return array
 
 
@@ -73,7 +85,7 @@ class _Archive:
         self.path = path
         with reading(path):
             if not zipfile.is_zipfile(path):
-                raise BadData(f"{path.name} is not an npz archive, or it is truncated")
+                raise BadData(f"{shown(path)} is not an npz archive, or it is truncated")
             with zipfile.ZipFile(path) as archive:
                 self.names = [name.removesuffix(".npy") for name in archive.namelist()]
 
@@ -81,7 +93,10 @@ class _Archive:
         if name not in self.names:
             return None
         with reading(self.path), np.load(self.path, allow_pickle=False) as archive:
-            return archive[name]
+            array = archive[name]
+        if not isinstance(array, np.ndarray):  # numpy hands out as bytes what does not begin like an array
+            raise BadData(f"{shown(self.path)}: {name} is not an array")
+        return array
 
     def sparse(self, *prefixes: str) -> sp.csr_array | sp.csc_array | None:
         """The compressed matrix under the first prefix that has one, its indices checked; None where there is none."""
@@ -90,8 +105,8 @@ class _Archive:
             if parts:
                 data, indices, indptr, shape = parts
                 kind = self.get(prefix + "format")
-                make: Any = sp.csc_array if kind is not None and kind.item() in ("csc", b"csc") else sp.csr_array
                 with reading(self.path):
+                    make: Any = sp.csc_array if kind is not None and kind.item() in ("csc", b"csc") else sp.csr_array
                     matrix = make((data, indices, indptr), shape=tuple(int(size) for size in shape))
                     matrix.check_format(full_check=True)
                 return matrix

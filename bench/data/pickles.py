@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.npz import reading
+from bench.data.npz import reading, shown
 from bench.errors import BadData
 
 _KINDS = "biuf"  # booleans and real numbers; above all no "O", Python objects
@@ -27,11 +27,9 @@ def read_pickle(path: Path) -> Any:
         try:
             return _finish(_DataUnpickler(file, encoding="latin1").load())
         except _RefusedError as error:
-            raise BadData(f"{path.name} is refused: {error}") from error
+            raise BadData(f"{shown(path)} is refused: {error}") from error
         except (pickle.UnpicklingError, AttributeError, IndexError, struct.error, RecursionError) as error:
-            raise BadData(f"{path.name} is not a whole pickle: {' '.join(str(error).split())}") from error
-        except MemoryError as error:  # damage may announce any length
-            raise BadData(f"{path.name} is damaged or larger than the memory") from error
+            raise BadData(f"{shown(path)} is not a whole pickle: {' '.join(str(error).split())}") from error
 
 
 class _RefusedError(Exception):

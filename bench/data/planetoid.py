@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from bench.data.canonical import RawGraph
-from bench.data.npz import reading
+from bench.data.npz import reading, shown
 from bench.data.pickles import read_pickle
 from bench.errors import BadData
 
@@ -22,7 +22,10 @@ def read_pubmed(paths: list[Path]) -> RawGraph:
     known_labels, unknown_labels = _one_hot(by_part["ally"]), _one_hot(by_part["ty"])
     places = _test_places(by_part["test.index"], known.shape[0], unknown.shape[0])
     if (known.shape[0], unknown.shape[0]) != (len(known_labels), len(unknown_labels)):
-        raise BadData("ind.pubmed: the label files ally and ty do not fit the feature files allx and tx")
+        raise BadData(f"{shown(by_part['ally'])} and .ty do not fit the feature files .allx and .tx beside them")
+    for part, first, second in (("tx", known, unknown), ("ty", known_labels, unknown_labels)):
+        if first.shape[1] != second.shape[1]:
+            raise BadData(f"{shown(by_part[part])} has {second.shape[1]} columns instead of {first.shape[1]}")
     order = np.concatenate([np.arange(known.shape[0]), places])
     features = sp.vstack([known, unknown], format="csr")[np.argsort(order)]
     labels = np.concatenate([known_labels, unknown_labels])[np.argsort(order)]
@@ -40,14 +43,14 @@ def divide_by_row_sums(features: sp.csr_array) -> sp.csr_array:
 def _features(path: Path) -> sp.csr_array:
     matrix = read_pickle(path)
     if isinstance(matrix, np.ndarray | dict | list):
-        raise BadData(f"{path.name} holds no sparse matrix")
+        raise BadData(f"{shown(path)} holds no sparse matrix")
     return matrix.tocsr()
 
 
 def _one_hot(path: Path) -> np.ndarray:
     array = read_pickle(path)
     if not isinstance(array, np.ndarray) or array.ndim != 2:
-        raise BadData(f"{path.name} holds no matrix of labels")
+        raise BadData(f"{shown(path)} holds no matrix of labels")
     return array
 
 
@@ -55,14 +58,14 @@ def _test_places(path: Path, first: int, count: int) -> np.ndarray:
     with reading(path):
         places = np.array([int(line) for line in path.read_text().split()], dtype=np.int64)
     if not np.array_equal(np.sort(places), np.arange(first, first + count)):
-        raise BadData(f"{path.name} must name each of the nodes {first} to {first + count - 1} once")
+        raise BadData(f"{shown(path)} must name each of the nodes {first} to {first + count - 1} once")
     return places
 
 
 def _adjacency(path: Path, nodes: int) -> sp.coo_array:
     neighbours: Any = read_pickle(path)
     if not isinstance(neighbours, dict) or not all(isinstance(row, list) for row in neighbours.values()):
-        raise BadData(f"{path.name} holds no dictionary of neighbour lists")
+        raise BadData(f"{shown(path)} holds no dictionary of neighbour lists")
     with reading(path):
         rows = np.repeat(
             np.fromiter(neighbours.keys(), dtype=np.int64), [len(listed) for listed in neighbours.values()]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.data.canonical import REVISION, RawGraph, canonical_graph
 from bench.data.graph import Graph
+from bench.data.npz import shown
 from bench.errors import MissingData
 
 
@@ -57,7 +58,7 @@ def load_files(name: str, layouts: tuple[Layout, ...], classes: int, root: Path 
     if found is None:
         raise MissingData(f"{name}: {layouts[0].places[0]} is missing")
     layout, paths = found
-    where = paths[0].name if len(paths) == 1 else f"{name} ({paths[0].name} and its companions)"
+    where = shown(paths[0]) if len(paths) == 1 else f"{name} ({shown(paths[0])} and its companions)"
     return canonical_graph(name, layout.read(paths), where, classes)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -100,11 +100,11 @@ def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
     folder = cache / "graphs" / f"{dataset.name}-{graph.fingerprint[:12]}"
     labels = np.array(graph.labels)
     try:
-        _write_labels(_labels_path(cache, graph.fingerprint), labels)
+        _write_file(_labels_path(cache, graph.fingerprint), lambda draft: np.save(draft, labels, allow_pickle=False))
         _write_folder(folder, graph)
         note = json.dumps({"folder": folder.name, "fingerprint": graph.fingerprint})
         if stamp is not None:
-            _write_text(_stamp_path(cache, dataset.name, stamp), note)
+            _write_file(_stamp_path(cache, dataset.name, stamp), lambda draft: draft.write_text(note))
     except OSError as error:
         raise _cannot_write(error) from error
     del graph  # from here on the mapped copy serves
@@ -157,24 +157,34 @@ def _write_folder(folder: Path, graph: Graph) -> None:
         facts = {"format": _FORMAT, "name": graph.name, "fingerprint": graph.fingerprint}
         facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
         (draft / "graph.json").write_text(json.dumps(facts, indent=1))
+        for path in [*draft.iterdir(), draft]:
+            _force_to_disk(path)
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
 
 
-def _write_labels(path: Path, labels: np.ndarray) -> None:
+def _write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """The same for a single file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{uuid4().hex}.npy")
-    np.save(draft, labels, allow_pickle=False)
-    draft.replace(path)
+    draft = path.with_name(f".{uuid4().hex}{path.suffix}")
+    try:
+        write(draft)
+        _force_to_disk(draft)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{uuid4().hex}")
-    draft.write_text(text)
-    draft.replace(path)
+def _force_to_disk(path: Path) -> None:
+    """Before a rename: after a power cut the name could otherwise be there and the content zeros."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _labels_path(cache: Path, fingerprint: str) -> Path:

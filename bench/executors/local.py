@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from multiprocessing import connection, forkserver
+from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,12 @@ class LocalExecutor:
         self, jobs: Iterator[Job | None], on_event: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> Iterator[Outcome]:
         self.logs.mkdir(parents=True, exist_ok=True)
-        _warm_up()
+        try:
+            _warm_up()
+        except (EOFError, ConnectionError):  # somebody has killed the server
+            if stopped():
+                return
+            raise KeyboardInterrupt from None
         running: list[_Worker] = []
         more = True
         try:
@@ -175,6 +180,7 @@ class _Worker:
                 "compile_seconds": 0.0,
                 "peak_resident": None,
                 "peak_anonymous": None,
+                "peak_data": None,
             }
         return self._partial
 
@@ -229,7 +235,8 @@ def _warm_up() -> None:
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
-        forkserver.ensure_running()
+        with _interrupts_blocked():
+            forkserver.ensure_running()
     finally:
         for name, value in before.items():
             if value is None:
@@ -239,6 +246,19 @@ def _warm_up() -> None:
     probe = _context.Process(target=_nothing, daemon=True)
     probe.start()
     probe.join()
+    if probe.exitcode != 0:
+        raise EOFError("the fork server has ended")
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """What is started in here never sees a Ctrl-C, not even while it imports; ours waits until we leave."""
+    resource_tracker.ensure_running()  # the server's start would do this too, and unblocks the signal on the way
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _nothing() -> None:
