@@ -91,7 +91,7 @@ def strip_paths(text: str) -> str:
 
 def _shorten(match: re.Match[str]) -> str:
     path = Path(match[0])
-    for root in (ROOT, *map(Path, sys.path)):
-        if root.is_absolute() and root in path.parents:
-            return path.relative_to(root).as_posix()
+    roots = [root for root in (ROOT, *map(Path, sys.path)) if root.is_absolute() and root in path.parents]
+    if roots:  # the innermost: site-packages may lie within the project
+        return path.relative_to(max(roots, key=lambda root: len(root.parts))).as_posix()
     return "…" if path.parent.name in _HOMES or path == Path("/root") else path.name
