@@ -31,6 +31,7 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe
 from bench.prepared import PrepareCache
 from models.attention import token_attention
+from models.dropout import add_dropped
 from models.positional import laplacian_eigenvectors, laplacian_key
 from models.tokens import MaterialisedTokens, ProjectedTokens, cheaper_strategy
 
@@ -66,6 +67,8 @@ class NAGphormerConfig(Recipe):
     def __post_init__(self) -> None:
         if self.hops < 1:
             raise ValueError("hops must be at least 1: the readout weighs the neighbourhoods beyond the node itself")
+        if self.hidden < 2:
+            raise ValueError("hidden must be at least 2: the classifier halves it")
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
 
@@ -155,7 +158,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: NAGphormerConfig) -> None:
         super().__init__()
-        self.heads, self.attention_dropout = config.heads, config.attention_dropout
+        self.heads, self.dropout, self.attention_dropout = config.heads, config.dropout, config.attention_dropout
         self.attention_norm = nn.LayerNorm(config.hidden)
         self.query_key_value = nn.Linear(config.hidden, 3 * config.hidden)
         self.output = nn.Linear(config.hidden, config.hidden)
@@ -163,10 +166,9 @@ class EncoderLayer(nn.Module):
         self.feed_forward = nn.Sequential(
             nn.Linear(config.hidden, 2 * config.hidden), nn.GELU(), nn.Linear(2 * config.hidden, config.hidden)
         )
-        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        dropout, attention_dropout = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)
         packed = self.query_key_value(self.attention_norm(tokens))
-        attended = token_attention(packed, self.heads, self.attention_dropout if self.training else 0.0)
-        tokens = tokens + self.dropout(self.output(attended))
-        return tokens + self.dropout(self.feed_forward(self.feed_forward_norm(tokens)))
+        tokens = add_dropped(tokens, self.output(token_attention(packed, self.heads, attention_dropout)), dropout)
+        return add_dropped(tokens, self.feed_forward(self.feed_forward_norm(tokens)), dropout)

@@ -42,6 +42,8 @@ class NAGphormerPlusConfig(NAGphormerConfig):
         for name in ("augment_probability", "mask_ratio"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must lie between 0 and 1, not {getattr(self, name)}")
+        if min(self.mix_alpha, self.mix_beta) <= 0.0:
+            raise ValueError("mix_alpha and mix_beta must be positive: they shape a beta distribution")
 
 
 class NAGphormerPlus(NAGphormer):

@@ -119,10 +119,19 @@ def scale_entries(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, sca
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"}, inline="never")
 def add_row(columns: np.ndarray, weights: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
-    """out += sum over entries of weight * dense[column]; a function of its own, so that the loop vectorises."""
-    for entry in range(len(columns)):
-        weight = weights[entry]
-        source = dense[columns[entry]]
+    """out += sum over entries of weight * dense[column]; a function of its own, so that the loops vectorise.
+
+    Four entries at a time: `out` is then read and written a quarter as often, which is what the time goes into.
+    """
+    whole = len(columns) - len(columns) % 4
+    for at in range(0, whole, 4):
+        w0, w1, w2, w3 = weights[at], weights[at + 1], weights[at + 2], weights[at + 3]
+        d0, d1 = dense[columns[at]], dense[columns[at + 1]]
+        d2, d3 = dense[columns[at + 2]], dense[columns[at + 3]]
+        for column in range(out.shape[0]):
+            out[column] += (w0 * d0[column] + w1 * d1[column]) + (w2 * d2[column] + w3 * d3[column])
+    for at in range(whole, len(columns)):
+        weight, source = weights[at], dense[columns[at]]
         for column in range(out.shape[0]):
             out[column] += weight * source[column]
 
