@@ -15,8 +15,10 @@ Where this knowingly differs from the official code:
   * The monitored loss is a mean over validation nodes, in a fixed order; the official one is a sum of batch means
     over shuffled batches.
   * The best state is a real copy (on a processor the official one aliases the live weights).
-Mini-batches: 2,000 training nodes per update with author settings, 500 by default (the warm-up is counted in updates,
-and a small graph would spend hundreds of epochs on it). Inference: in chunks; no chunk depends on another.
+Defaults, for graphs without author settings: 500 nodes per update and a shorter warm-up (it is counted in updates, and a
+small graph would spend hundreds of epochs on it), and the lowest validation loss as the stopping rule (the authors'
+rule renews its patience at every tie, and with few validation nodes ties never end).
+Mini-batches: training nodes, 2,000 with author settings. Inference: in chunks; no chunk depends on another.
 """
 
 from __future__ import annotations
@@ -55,14 +57,14 @@ class NAGphormerConfig(Recipe):
     learning_rate: float = 1e-3
     weight_decay: float = 1e-5
     schedule: Literal["constant", "warmup-linear"] = "warmup-linear"
-    warmup_updates: int = 400
+    warmup_updates: int = 100
     decay_updates: int = 1000
     final_learning_rate: float = 1e-4
     batch_size: int = 500
     evaluation_batch: int = 2000
     max_epochs: int = 2000
-    stop: Literal["ranked", "loss", "accuracy", "window", "never"] = "ranked"
-    patience: int = 50
+    stop: Literal["ranked", "loss", "accuracy", "window", "never"] = "loss"
+    patience: int = 30
 
     def __post_init__(self) -> None:
         if self.hops < 1:
@@ -84,7 +86,8 @@ _PUBLISHED: dict[str, dict[str, Any]] = {
     "reddit": {"hops": 10, "encoding_size": 10, "hidden": 512},
     "amazon2m": {"hops": 10, "encoding_size": 3, "hidden": 512, "heads": 1},
 }
-AUTHOR_SETTINGS = {dataset: {"batch_size": 2000, **chosen} for dataset, chosen in _PUBLISHED.items()}
+_COMMON = {"batch_size": 2000, "warmup_updates": 400, "stop": "ranked", "patience": 50}
+AUTHOR_SETTINGS = {dataset: {**_COMMON, **chosen} for dataset, chosen in _PUBLISHED.items()}
 
 
 class NAGphormer(Model):
