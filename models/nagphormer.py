@@ -15,8 +15,8 @@ Where this knowingly differs from the official code:
   * The monitored loss is a mean over validation nodes, in a fixed order; the official one is a sum of batch means
     over shuffled batches.
   * The best state is a real copy (on a processor the official one aliases the live weights).
-Defaults, for graphs without author settings: 500 nodes per update and a shorter warm-up (it is counted in updates, and a
-small graph would spend hundreds of epochs on it), and the lowest validation loss as the stopping rule (the authors'
+Defaults, for graphs without author settings: 500 nodes per update and a shorter warm-up (it is counted in updates, and
+a small graph would spend hundreds of epochs on it), and the lowest validation loss as the stopping rule (the authors'
 rule renews its patience at every tie, and with few validation nodes ties never end).
 Mini-batches: training nodes, 2,000 with author settings. Inference: in chunks; no chunk depends on another.
 """
