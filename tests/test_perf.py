@@ -146,7 +146,7 @@ def test_reference_has_the_published_size() -> None:
 
 
 def test_reference_learning_rates() -> None:
-    factor = rate_factor(Settings.of(asdict(Config(learning_rate=1e-3))))
+    factor = rate_factor(Settings.of(asdict(Config(learning_rate=1e-3, warmup_updates=400))))
     # 400 updates up to the peak, then down to a tenth of it at update 1000; 700 is half-way
     updates = {1: 1 / 400, 200: 0.5, 400: 1.0, 700: 0.55, 1000: 0.1, 5000: 0.1}
     assert {update: factor(update - 1) for update in updates} == pytest.approx(updates)
