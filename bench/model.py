@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,6 +12,16 @@ from torch.nn import functional
 
 from bench.data.graph import Graph, Split
 from bench.prepared import PrepareCache
+from bench.space import Space
+
+
+Schedule = Literal["constant", "warmup-linear", "warmup-cosine", "plateau"]  # of the learning rate, see bench/train.py
+Stop = Literal["ranked", "loss", "accuracy", "both", "window", "never"]  # rules that end training, see bench/train.py
+
+
+def added(default: Any) -> Any:
+    """A setting that came after records existed: while it has its default, no cell's key knows of it."""
+    return field(default=default, metadata={"added": True})
 
 
 @dataclass(frozen=True)
@@ -25,17 +35,19 @@ class Recipe:
     optimizer: Literal["adam", "adamw"] = "adamw"  # adam couples weight decay with the gradient, adamw does not
     learning_rate: float = 1e-3  # the peak where there is a schedule
     weight_decay: float = 0.0
-    schedule: Literal["constant", "warmup-linear"] = "constant"
-    warmup_updates: int = 0  # warmup-linear: updates until the peak is reached
-    decay_updates: int = 0  # warmup-linear: the update at which the final rate is reached
-    final_learning_rate: float = 0.0  # warmup-linear: the rate from then on
+    schedule: Schedule = "constant"
+    warmup_updates: int = 0  # warmup-*: updates until the peak is reached
+    decay_updates: int = 0  # warmup-*: the update at which the final rate is reached
+    final_learning_rate: float = 0.0  # warmup-*: the rate from then on; plateau: below it training ends
     clip_norm: float = 0.0  # gradient-norm clipping; 0 means none
     batch_size: int = 0  # training nodes per update; 0 means all of them
     evaluation_batch: int = 0  # nodes per chunk when predicting; 0 means all of them
     max_epochs: int = 1000
     evaluate_every: int = 1  # epochs between two looks at the validation nodes
-    stop: Literal["ranked", "loss", "accuracy", "window", "never"] = "ranked"  # see bench/train.py
+    stop: Stop = "ranked"  # see bench/train.py
     patience: int = 50  # evaluations without progress before training ends; the window's length for "window"
+    plateau_factor: float = added(0.5)  # plateau: what the rate is multiplied by
+    plateau_patience: int = added(10)  # plateau: evaluations without a lower loss that are put up with before that
 
 
 class Model(nn.Module):
@@ -50,6 +62,7 @@ class Model(nn.Module):
     Config: ClassVar[type[Recipe]] = Recipe
     # lane -> dataset -> the settings that differ from Config's defaults; "author" is the lane of the paper's authors
     settings: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+    spaces: ClassVar[Mapping[str, Space]] = {}  # name -> what `tune` may choose from; "wide" is the usual one
 
     def __init__(self, graph: Graph, prepared: Any, config: Any) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ class Cell:
     revision: int
     dataset: str  # how the user named the graph; the key knows it by content only
     data: str  # fingerprint of the graph
-    config: Mapping[str, Any]  # the full configuration, plain JSON values
+    config: Mapping[str, Any]  # the configuration, plain JSON values; see Resolved.values
     split_rule: str
     split_seed: int
     seed: int  # initialisation, batch order, dropout, samplers
@@ -75,7 +75,7 @@ def make_cells(
 ) -> list[Cell]:
     """The trials of one model on one dataset."""
     rule = rule_for(dataset.split_rule, protocol.mode)
-    config = asdict(resolved.config)
+    config = resolved.values
     cells = []
     for trial in range(protocol.trials):
         split_seed, seed = seeds_for(protocol.mode, protocol.seed, trial)

@@ -16,6 +16,7 @@ from bench.model import Model
 from bench.text import nearest
 
 PACKAGE = "models"
+IRRELEVANT = {"spaces", "estimate_memory"}  # parts of a model that no finished cell depends on
 EVERYTHING = "all"
 
 
@@ -138,7 +139,7 @@ def hash_file(start: Path, package: str) -> str:
             continue
         tree = ast.parse(file.read_bytes())
         waiting += [found for found in map(folder.joinpath, _imported(tree, package)) if found.is_file()]
-        seen[name] = ast.dump(_without_prose(tree))
+        seen[name] = ast.dump(_what_counts(tree))
     return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:20]
 
 
@@ -155,17 +156,23 @@ def _imported(tree: ast.Module, package: str) -> list[str]:
     return [module.replace(".", "/") + ending for module in inside for ending in (".py", "/__init__.py")]
 
 
-def _without_prose(tree: ast.Module) -> ast.Module:
-    """Drop statements that are nothing but a string: docstrings, wherever they stand."""
+def _what_counts(tree: ast.Module) -> ast.Module:
+    """Drop what cannot change a result: docstrings, wherever they stand, search spaces and memory estimates."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [  # type: ignore[attr-defined]
-                item
-                for item in body
-                if not (isinstance(item, ast.Expr) and isinstance(getattr(item.value, "value", None), str))
-            ]
+            node.body = [item for item in body if not _irrelevant(item)]  # type: ignore[attr-defined]
     return tree
+
+
+def _irrelevant(item: ast.stmt) -> bool:
+    if isinstance(item, ast.Expr):
+        return isinstance(getattr(item.value, "value", None), str)
+    if isinstance(item, ast.ImportFrom):
+        return item.module == "bench.space"
+    targets = getattr(item, "targets", [getattr(item, "target", None)])
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return bool(IRRELEVANT & {*names, getattr(item, "name", "")})
 
 
 def _file(model: type[Model]) -> str:

@@ -27,6 +27,15 @@ class Resolved:
     config: Recipe
     labels: Mapping[str, Any] = field(default_factory=dict)  # settings, and `set` and `cap` where they had an effect
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """The configuration as cells and records hold it: without later settings that still have their default."""
+        values = dataclasses.asdict(self.config)
+        for item in dataclasses.fields(self.config):
+            if item.metadata.get("added") and values[item.name] == item.default:
+                del values[item.name]
+        return values
+
 
 def resolve_settings(
     model: type[Model],
@@ -81,10 +90,12 @@ def check_values(kind: type[Recipe], values: Mapping[str, Any]) -> None:
             if allowed:
                 raise ValueError(f"{name} must be {allowed}, not {_written(value)}")
     warmup, decay = full["warmup_updates"], full["decay_updates"]
-    if full["schedule"] == "warmup-linear" and decay <= warmup:
+    if full["schedule"].startswith("warmup-") and decay <= warmup:
         raise ValueError(
-            f"decay_updates must be above warmup_updates ({warmup}) where schedule is warmup-linear, not {decay}"
+            f"decay_updates must be above warmup_updates ({warmup}) where schedule is {full['schedule']}, not {decay}"
         )
+    if not 0 < full["plateau_factor"] < 1:
+        raise ValueError(f"plateau_factor must lie between 0 and 1, not {full['plateau_factor']}")
 
 
 def _unless_allowed(name: str, number: Any, default: Any) -> str:

@@ -17,6 +17,9 @@ from bench.data.graph import Split
 from bench.model import Model, Recipe
 
 
+_LEAST_PROGRESS = 1e-4  # a loss is lower than another if it is lower by this share
+
+
 class Diverged(Exception):
     """The loss or the scores stopped being finite numbers."""
 
@@ -29,7 +32,7 @@ class Training:
     updates: int = 0
     best_epoch: int = 0
     seconds_to_best: float = 0.0
-    stopped_by: str = ""  # the stopping rule's name, or "max_epochs"
+    stopped_by: str = ""  # the stopping rule's name, "plateau" or "max_epochs"
     curve: list[tuple[float, float, float]] = field(default_factory=list)  # train loss, val loss, val accuracy
 
 
@@ -111,6 +114,24 @@ class HighestAccuracy:
         return self.since >= self.patience
 
 
+class BothAtOnce:
+    """A state is best when neither accuracy nor loss is worse than ever before; patience as in `Ranked`."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.since = patience, 0
+        self.most_correct, self.lowest_loss = -1, math.inf
+
+    def better(self, now: Evaluation) -> bool:
+        as_accurate, as_low = now.correct >= self.most_correct, now.loss <= self.lowest_loss
+        self.since = 0 if as_accurate or as_low else self.since + 1
+        self.most_correct = max(self.most_correct, now.correct)
+        self.lowest_loss = min(self.lowest_loss, now.loss)
+        return as_accurate and as_low
+
+    def finished(self, now: Evaluation) -> bool:
+        return self.since >= self.patience
+
+
 class RisingLoss(LowestLoss):
     """The lowest loss is best; training ends when the loss exceeds the mean of the previous `patience` losses."""
 
@@ -135,6 +156,7 @@ STOPPING_RULES: dict[str, Callable[[int], StoppingRule]] = {
     "ranked": Ranked,
     "loss": LowestLoss,
     "accuracy": HighestAccuracy,
+    "both": BothAtOnce,
     "window": RisingLoss,
     "never": FixedLength,
 }
@@ -144,15 +166,35 @@ STOPPING_RULES: dict[str, Callable[[int], StoppingRule]] = {
 
 
 def learning_rate(recipe: Recipe, update: int) -> float:
-    """The rate of the given update, counted from 1."""
-    if recipe.schedule == "constant":
+    """The rate of the given update, counted from 1, as far as no evaluation has a say in it."""
+    if not recipe.schedule.startswith("warmup-"):
         return recipe.learning_rate
     if update <= recipe.warmup_updates:
         return recipe.learning_rate * update / recipe.warmup_updates
     if update >= recipe.decay_updates:
         return recipe.final_learning_rate
     left = (recipe.decay_updates - update) / (recipe.decay_updates - recipe.warmup_updates)
+    if recipe.schedule == "warmup-cosine":
+        left = (1.0 - math.cos(math.pi * left)) / 2.0
     return recipe.final_learning_rate + left * (recipe.learning_rate - recipe.final_learning_rate)
+
+
+class Plateau:
+    """How far the rate has been lowered because the validation loss did not fall; 1 for every other schedule."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.factor, self.lowest, self.since = recipe, 1.0, math.inf, 0
+
+    def observe(self, loss: float) -> bool:
+        """Take note of an evaluation; whether the rate has become too low to go on."""
+        if self.recipe.schedule != "plateau":
+            return False
+        self.since = 0 if loss < self.lowest * (1.0 - _LEAST_PROGRESS) else self.since + 1
+        if self.since == 0:
+            self.lowest = loss
+        elif self.since > self.recipe.plateau_patience:
+            self.factor, self.since = self.factor * self.recipe.plateau_factor, 0
+        return self.recipe.learning_rate * self.factor < self.recipe.final_learning_rate
 
 
 def _optimizer(model: Model, recipe: Recipe) -> torch.optim.Optimizer:
@@ -181,13 +223,13 @@ def train(
     start = time.perf_counter()
     train_nodes, val_nodes = torch.from_numpy(split.train), torch.from_numpy(split.val)
     val_labels = labels[val_nodes]
-    optimizer = _optimizer(model, recipe)
+    optimizer, plateau = _optimizer(model, recipe), Plateau(recipe)
     rule = STOPPING_RULES[recipe.stop](recipe.patience)
     result = Training(stopped_by="max_epochs")
     best_state: dict[str, Tensor] | None = None
     for epoch in range(1, recipe.max_epochs + 1):
         result.epochs = epoch
-        train_loss = _epoch(model, train_nodes, optimizer, recipe, result)
+        train_loss = _epoch(model, train_nodes, optimizer, plateau, result)
         if epoch % recipe.evaluate_every and epoch < recipe.max_epochs:
             continue
         now = evaluate(model, val_nodes, val_labels)
@@ -199,19 +241,23 @@ def train(
         if rule.finished(now):
             result.stopped_by = recipe.stop
             break
+        if plateau.observe(now.loss):
+            result.stopped_by = recipe.schedule
+            break
     if best_state is not None:
         model.load_state_dict(best_state)
     return result
 
 
-def _epoch(model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, recipe: Recipe, result: Training) -> float:
+def _epoch(model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, plateau: Plateau, result: Training) -> float:
     """One pass over the training batches; returns the mean of the losses that were minimised."""
+    recipe = plateau.recipe
     model.train()
     total, steps = 0.0, 0
     for batch in model.batches(nodes, training=True):
         result.updates += 1
         for group in optimizer.param_groups:  # a group with a rate of its own keeps its ratio to the recipe's
-            group["lr"] = learning_rate(recipe, result.updates) * group["share"]
+            group["lr"] = learning_rate(recipe, result.updates) * plateau.factor * group["share"]
         optimizer.zero_grad(set_to_none=True)
         loss = model.loss(batch)
         loss.backward()

@@ -12,7 +12,7 @@ Where this knowingly differs from the official code:
   * The monitored validation loss is the cross-entropy alone, without the weight penalty.
   * Existing self-loops (Photo has one, Pubmed three) get weight 2, as "A + I" says; PyG, and so the `tunedgnn` code,
     keeps them at 1. That lane's weights are initialised as here (Glorot, zero biases), not by PyG's defaults.
-Feature dropout acts on the stored entries of sparse features, as in the official code.
+Feature dropout acts on the stored entries of the features, as in the official code.
 Full batch; inference is one forward pass over the whole graph.
 """
 
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe
-from bench.prepared import PrepareCache, as_tensor
+from bench.prepared import PrepareCache
+from bench.space import Whole
+from models.features import FeatureMatrix
 from models.propagation import SparseOperator, normalized_adjacency
 
 
@@ -85,7 +85,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 class Prepared:
     """The feature matrix and the normalised adjacency, ready for products."""
 
-    features: SparseOperator | Tensor
+    features: FeatureMatrix
     adjacency: SparseOperator
 
 
@@ -99,6 +99,20 @@ class GCN(Model):
     revision = 1
     Config = GCNConfig
     settings = SETTINGS
+    spaces = {  # noqa: RUF012
+        "wide": {
+            "hidden": (16, 64, 256, 512),
+            "layers": Whole(1, 6),
+            "dropout": (0.0, 0.3, 0.5, 0.7, 0.8),
+            "normalize_features": (True, False),
+            "norm": ("none", "layer", "batch"),
+            "residual": (False, True),
+            "linear_head": (False, True),
+            "bias": (False, True),
+            "learning_rate": (1e-3, 5e-3, 1e-2),
+            "weight_decay": (0.0, 5e-5, 5e-4, 1e-3),
+        }
+    }
 
     def __init__(self, graph: Graph, prepared: Prepared, config: GCNConfig) -> None:
         super().__init__(graph, prepared, config)
@@ -119,9 +133,8 @@ class GCN(Model):
 
     @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
-        features = row_normalized(graph.features) if config.normalize_features else graph.features
         return Prepared(
-            SparseOperator(features) if sp.issparse(features) else as_tensor(features),
+            FeatureMatrix.of(graph, row_normalize=config.normalize_features),
             SparseOperator(normalized_adjacency(graph), symmetric=True),
         )
 
@@ -134,7 +147,8 @@ class GCN(Model):
         return [{"params": first}, {"params": rest, "weight_decay": 0.0}]
 
     def forward(self, nodes: Tensor) -> Tensor:
-        hidden: Any = self._dropped_features()
+        input_dropout = self.config.dropout if self.training and self.config.input_dropout else 0.0
+        hidden: Any = self.features.to(self.device).dropped(input_dropout)
         for at, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             following = self._convolve(hidden, convolution)
             if self.config.residual:
@@ -149,12 +163,6 @@ class GCN(Model):
         propagated = self.adjacency @ (hidden @ linear.weight.T.contiguous())
         return propagated if linear.bias is None else propagated + linear.bias
 
-    def _dropped_features(self) -> SparseOperator | Tensor:
-        rate = self.config.dropout if self.training and self.config.input_dropout else 0.0
-        if isinstance(self.features, SparseOperator):
-            return self.features.dropped(rate)
-        return nn.functional.dropout(self.features.to(self.device), rate)
-
 
 def _linear(hidden: Any, linear: Any) -> Tensor:
     return hidden @ linear.weight.T.contiguous() + linear.bias
@@ -162,15 +170,3 @@ def _linear(hidden: Any, linear: Any) -> Tensor:
 
 def _norm(kind: str, width: int) -> nn.Module:
     return {"none": nn.Identity, "layer": nn.LayerNorm, "batch": nn.BatchNorm1d}[kind](width)
-
-
-def row_normalized(features: np.ndarray | sp.csr_array) -> np.ndarray | sp.csr_array:
-    """Each row divided by the sum of its absolute values; empty rows stay empty."""
-    sums = np.asarray(abs(features).sum(axis=1)).ravel()
-    scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0).astype(np.float32)
-    if sp.issparse(features):
-        return sp.csr_array(
-            (features.data * np.repeat(scale, np.diff(features.indptr)), features.indices, features.indptr),
-            shape=features.shape,
-        )
-    return features * scale[:, None]

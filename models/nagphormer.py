@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe
 from bench.prepared import PrepareCache
+from bench.space import Whole
 from models.attention import token_attention
 from models.dropout import add_dropped
 from models.positional import laplacian_eigenvectors, laplacian_key
@@ -100,6 +101,26 @@ class NAGphormer(Model):
     revision = 1
     Config = NAGphormerConfig
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
+    spaces = {  # noqa: RUF012  the paper's grid, and one that also admits what the authors published
+        "paper": {
+            "layers": Whole(1, 5),
+            "hidden": (128, 256, 512),
+            "hops": Whole(2, 20),
+            "learning_rate": (1e-3, 5e-3, 1e-4),
+            "weight_decay": (1e-4, 5e-4, 1e-5),
+            "dropout": (0.1, 0.3, 0.5),
+        },
+        "wide": {
+            "layers": Whole(1, 5),
+            "hidden": (128, 256, 512),
+            "hops": Whole(2, 20),
+            "learning_rate": (1e-2, 5e-3, 1e-3, 1e-4),
+            "weight_decay": (1e-4, 5e-4, 1e-5),
+            "dropout": (0.1, 0.3, 0.5),
+            "heads": (1, 8),
+            "encoding_size": (3, 10, 15),
+        },
+    }
 
     def __init__(self, graph: Graph, prepared: MaterialisedTokens | ProjectedTokens, config: NAGphormerConfig) -> None:
         super().__init__(graph, prepared, config)

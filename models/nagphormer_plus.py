@@ -56,6 +56,10 @@ class NAGphormerPlus(NAGphormer):
     revision = 1
     Config = NAGphormerPlusConfig
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
+    spaces = {  # noqa: RUF012  NAGphormer's, and the paper's grid for the augmentation
+        name: {**space, "mask_ratio": (0.25, 0.5, 0.75), "augment_probability": (0.25, 0.5, 0.75, 1.0)}
+        for name, space in NAGphormer.spaces.items()
+    }
 
     def loss(self, batch: Tensor) -> Tensor:
         if float(torch.rand(())) >= self.config.augment_probability:

@@ -75,14 +75,15 @@ class Versus:
         return f"author settings on {self.name}: {self.epochs} epochs, {self.rounds} round(s), reference and ours"
 
     def run(self, options: Options) -> list[Row]:
-        stored = _open(self.name, options)
+        stored = open_data(self.name, options)
         [dataset] = resolve(self.name)
         config = asdict(resolve_settings(NAGphormer, dataset.settings_name).config)
         _check_memory(stored.graph, config)
         with scratch_folder() as folder:
             task = {"case": self.name, "folder": str(stored.folder), "rule": dataset.split_rule, "config": config}
-            split = {"split": str(_write_split(folder / "split.npz", stored.graph, dataset.split_rule))}
-            few = {"split": str(_write_split(folder / "few.npz", stored.graph, dataset.split_rule, WARM_UP_NODES))}
+            task["model"] = NAGphormer.name
+            split = {"split": str(write_split(folder / "split.npz", stored.graph, dataset.split_rule))}
+            few = {"split": str(write_split(folder / "few.npz", stored.graph, dataset.split_rule, WARM_UP_NODES))}
             options.say(f"{self.name}: warming up")
             measure({**task, **few, "kind": "ours", "epochs": 1}, options.threads)
             return self._rows(self._take_turns({**task, **split, "epochs": options.epochs or self.epochs}, options))
@@ -134,13 +135,13 @@ def _check_memory(graph: Graph, config: dict[str, Any]) -> None:
         raise Skipped(f"the reference needs about {format_size(wanted)} of memory, {format_size(there)} are available")
 
 
-def _open(name: str, options: Options) -> Stored:
+def open_data(name: str, options: Options) -> Stored:
     options.say(f"{name}: opening the data")
     [dataset] = resolve(name)
     return open_dataset(dataset, options.data, cache_root())
 
 
-def _write_split(path: Path, graph: Graph, rule: str, few: int | None = None) -> Path:
+def write_split(path: Path, graph: Graph, rule: str, few: int | None = None) -> Path:
     """The split of seed 0 (or a few nodes of each of its parts), and the labels without those of test nodes."""
     split = draw_split(rule, graph.labels, graph.num_classes, seed=0)
     labels = np.array(graph.labels)
@@ -167,7 +168,7 @@ class Hop2Token:
         return f"Hop2Token with K = {self.hops} on {self.dataset} (generated on first use)"
 
     def run(self, options: Options) -> list[Row]:
-        small, large = _open("digits", options), _open(self.dataset, options)
+        small, large = open_data("digits", options), open_data(self.dataset, options)
         options.say(f"{self.name}: warming up")
         measure({"kind": "hop2token", "folder": str(small.folder), "hops": 2}, options.threads)
         options.say(f"{self.name}: measuring")
@@ -207,7 +208,7 @@ class Overhead:
         return [Row(self.name, "seconds per cell", max(overheads), limit=self.seconds)]
 
 
-CASES: tuple[Case, ...] = (
+NAGPHORMER_CASES: tuple[Case, ...] = (
     Versus("photo", epochs=10, rounds=3, per_epoch=1.1),
     Versus("computer", epochs=3, rounds=2, per_epoch=1.1),
     Versus("pubmed", epochs=2, per_epoch=0.95),

@@ -5,6 +5,7 @@ Only what the measured side itself needs is imported: the reference's process mu
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import sys
@@ -39,16 +40,17 @@ def run_reference(task: Task) -> dict[str, Any]:
 def run_ours(task: Task) -> dict[str, Any]:
     """A cell, exactly as a worker runs it; it tells the time by the messages that it sends."""
     from bench.plan import Cell
+    from bench.registry import find_model
     from bench.worker import Job, run_cell
-    from models.nagphormer import NAGphormer
 
+    model = find_model(task["model"])
     split, labels = load_split(task)
     config = {**task["config"], "max_epochs": task["epochs"]}
-    cell = Cell(NAGphormer.name, NAGphormer.revision, task["case"], "", config, split.rule, split.seed, 0, {})
+    cell = Cell(model.name, model.revision, task["case"], "", config, split.rule, split.seed, 0, {})
     job = Job(
         cell,
-        NAGphormer.__module__,
-        NAGphormer.__name__,
+        model.__module__,
+        model.__name__,
         Path(task["folder"]),
         labels,
         split,
@@ -102,7 +104,7 @@ def run_hop2token(task: Task) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start}
 
 
-KINDS = {"reference": run_reference, "ours": run_ours, "hop2token": run_hop2token}
+KINDS = {"reference": run_reference, "ours": run_ours, "hop2token": run_hop2token}  # others are "module:function"
 
 
 def high_water() -> int:
@@ -121,7 +123,8 @@ def high_water() -> int:
 def main() -> None:
     """Do what the task says and print what was measured."""
     task = json.loads(Path(sys.argv[1]).read_text())
-    result = KINDS[task["kind"]](task)
+    module, _, function = task["kind"].partition(":")
+    result = (getattr(importlib.import_module(module), function) if function else KINDS[module])(task)
     result["peak_resident"] = max(high_water(), result.get("peak_resident", 0))
     print(json.dumps(result))
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from graphs import dense_features, dense_normalized, random_graph, random_split
 from torch import Tensor
@@ -15,7 +14,7 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models.gcn import GCN, GCNConfig, row_normalized
+from models.gcn import GCN, GCNConfig
 
 
 def build(graph: Graph, seed: int = 0, **settings: Any) -> GCN:
@@ -113,17 +112,6 @@ def test_glorot_weights_and_no_bias_by_default() -> None:
 
 
 # -- features ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_rows_are_normalised_by_their_absolute_sums(sparse: bool) -> None:
-    dense = np.array([[1, 3, 0], [0, 0, 0], [-2, 1, 1], [0, 0, 5]], dtype=np.float32)
-    expected = np.array([[0.25, 0.75, 0], [0, 0, 0], [-0.5, 0.25, 0.25], [0, 0, 1]], dtype=np.float32)
-    features: Any = sp.csr_array(dense) if sparse else dense.copy()
-    result: Any = row_normalized(features)
-    assert sp.issparse(result) == sparse and result.dtype == np.float32
-    np.testing.assert_array_equal(result.toarray() if sparse else result, expected)
-    np.testing.assert_array_equal(features.toarray() if sparse else features, dense)  # the input is as it was
 
 
 def test_features_are_used_as_they_are_where_asked() -> None:

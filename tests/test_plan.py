@@ -90,11 +90,23 @@ def test_the_cells_of_one_model_on_one_dataset() -> None:
     assert [(cell.split_seed, cell.seed) for cell in made] == [(5, 5), (6, 6)]
     first = made[0]
     assert (first.model, first.revision, first.dataset, first.data) == ("net", 7, "photo-twin", "abc")
-    assert first.config == {**dataclasses.asdict(Recipe()), "patience": 9}
+    later = {"plateau_factor", "plateau_patience"}
+    recipe = {name: value for name, value in dataclasses.asdict(Recipe()).items() if name not in later}
+    assert first.config == {**recipe, "patience": 9}
     assert [dict(cell.labels) for cell in made] == [
         {"settings": "author", "mode": "fresh", "trial": 0},
         {"settings": "author", "mode": "fresh", "trial": 1},
     ]
+
+
+def test_settings_that_came_later_are_part_of_the_key_only_where_they_are_used() -> None:
+    def made(**overrides: float) -> Cell:
+        return make_cells(Net, TWIN, "abc", resolve_settings(Net, "photo", overrides=overrides), Protocol(1))[0]
+
+    assert made(plateau_factor=0.5).key == made().key
+    changed = made(plateau_factor=0.3)
+    assert changed.key != made().key and changed.config["plateau_factor"] == 0.3
+    assert Net.Config(**made().config) == resolve_settings(Net, "photo").config
 
 
 def test_modes_share_what_they_share() -> None:

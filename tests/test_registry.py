@@ -153,6 +153,16 @@ def test_meaning_changes_the_hash(package: Write) -> None:
     assert hash_of(package, helper=HELPER.replace("2", "3")) != before
 
 
+def test_what_no_finished_cell_depends_on_does_not_change_the_hash(package: Write) -> None:
+    before = hash_of(package, alpha=PLAIN, helper=HELPER)
+    more = PLAIN.replace("from zoo.helper", "from bench.space import Whole\n        from zoo.helper")
+    more = more.replace("group = 'gnn'", "group = 'gnn'\n            spaces = {'wide': {'patience': Whole(1, 9)}}")
+    estimating = more + "\n            def estimate_memory(cls, graph, config):\n                return 1\n"
+    assert hash_of(package, alpha=more) == before
+    assert hash_of(package, alpha=estimating) == before
+    assert hash_of(package, alpha=estimating.replace("estimate_memory", "unsupported")) != before
+
+
 @pytest.mark.parametrize(
     "line",
     ["from zoo.helper import scale", "import zoo.helper", "from zoo import helper", "from . import helper",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import get_args, get_type_hints
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.model import Recipe
-from bench.train import STOPPING_RULES, Evaluation, Ranked, StoppingRule, learning_rate
+from bench.train import STOPPING_RULES, Evaluation, Plateau, Ranked, StoppingRule, learning_rate
 
 
 def evaluation(correct: int, loss: float) -> Evaluation:
@@ -62,6 +63,43 @@ def test_a_constant_rate_and_no_warm_up() -> None:
     assert learning_rate(Recipe(learning_rate=0.3), 10**6) == 0.3
     recipe = Recipe(learning_rate=1.0, schedule="warmup-linear", warmup_updates=0, decay_updates=10)
     assert [learning_rate(recipe, update) for update in (1, 5, 10)] == pytest.approx([0.9, 0.5, 0.0])
+
+
+def test_a_cosine_after_a_linear_warm_up() -> None:
+    recipe = Recipe(
+        learning_rate=1.0, schedule="warmup-cosine", warmup_updates=10, decay_updates=40, final_learning_rate=0.2
+    )
+    # cos 60° = 1/2 after a third of the decay, 0 after half of it, -1/2 after two thirds
+    expected = {5: 0.5, 10: 1.0, 20: 0.2 + 0.8 * 0.75, 25: 0.2 + 0.8 * 0.5, 30: 0.2 + 0.8 * 0.25, 40: 0.2, 99: 0.2}
+    assert {update: learning_rate(recipe, update) for update in expected} == pytest.approx(expected)
+
+
+def test_a_plateau_lowers_the_rate_and_ends_training_when_it_is_too_low() -> None:
+    recipe = Recipe(learning_rate=1.0, schedule="plateau", final_learning_rate=0.2, plateau_patience=1)
+    plateau = Plateau(recipe)
+    seen = []
+    for loss in (5.0, 4.0, 3.9999, 4.1, 3.0, 3.0, 3.0, 3.1, 3.1):  # 3.9999 is lower by too little to count
+        seen.append((plateau.observe(loss), plateau.factor))
+    assert seen == [(False, 1.0)] * 3 + [(False, 0.5)] * 3 + [(False, 0.25)] * 2 + [(True, 0.125)]
+    assert learning_rate(recipe, 7) == 1.0  # what the plateau takes off comes on top
+
+
+@given(st.lists(st.floats(0.1, 9.0), max_size=60), st.integers(1, 4))
+def test_a_plateau_is_the_one_of_torch(losses: list[float], patience: int) -> None:
+    recipe = Recipe(learning_rate=1.0, schedule="plateau", plateau_patience=patience, plateau_factor=0.5)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    twin = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=patience, eps=0.0)
+    plateau = Plateau(recipe)
+    for loss in losses:
+        plateau.observe(loss)
+        twin.step(loss)
+        assert plateau.factor == optimizer.param_groups[0]["lr"]
+
+
+def test_other_schedules_have_no_plateau() -> None:
+    plateau = Plateau(Recipe(final_learning_rate=1.0, learning_rate=0.5))
+    assert not any(plateau.observe(1.0) for _ in range(100))
+    assert plateau.factor == 1.0
 
 
 # -- stopping rules ---------------------------------------------------------------------------------------------------
@@ -126,6 +164,8 @@ def test_ranked_is_its_literal_twin(sequence: list[tuple[int, float]], patience:
         ("window", 3, [(1, 0.75), (1, 0.5), (1, 0.25), (1, 0.51)], (3, 4)),
         ("window", 2, [(1, 0.1), (1, 0.9), (1, 0.4), (1, 0.6)], (1, None)),  # older losses have left the window
         ("window", 3, [(1, 0.1), (1, 0.9), (1, 0.9)], (1, None)),  # the window is not full yet
+        ("both", 9, [(5, 0.5), (5, 0.5), (6, 0.6), (5, 0.4)], (2, None)),  # ties count, one alone does not
+        ("both", 2, [(5, 0.5), (6, 0.6), (5, 0.5), (6, 0.5), (5, 0.6), (6, 0.9), (5, 0.6), (5, 0.6)], (4, 8)),
         ("never", 1, [(5, 0.5), (4, 0.6), (3, 0.7), (5, 0.8), (4, 0.9)], (4, None)),
     ],
 )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from bench.console import say, show_table, waiting_for
 from bench.errors import UserError
 from bench.text import nearest
+
+if TYPE_CHECKING:
+    from bench.model import Model
 
 KINDS = ("models", "datasets", "both")
 
@@ -31,13 +35,19 @@ def _list_models(console: Console) -> None:
 
     registry = scan()
     rows = [
-        (model.name, ", ".join(model.aliases), model.group, ", ".join(model.settings) or "-", model.paper)
+        (model.name, ", ".join(model.aliases), model.group, _lanes(model), model.paper)
         for model in registry.models.values()
     ]
     show_table(console, ["model", "aliases", "group", "settings", "paper"], rows)
+    say(console, "Settings: lane (datasets it has settings for); all other cells use the model's defaults.")
     say(console, f"Groups of models: {', '.join(registry.groups)}.")
     for reason in registry.broken.values():
         say(Console(stderr=True), f"warning: {reason}")
+
+
+def _lanes(model: type[Model]) -> str:
+    """Which datasets have settings of their own, lane by lane."""
+    return "; ".join(f"{lane} ({', '.join(datasets)})" for lane, datasets in model.settings.items() if datasets) or "-"
 
 
 def _list_datasets(console: Console) -> None:
