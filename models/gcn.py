@@ -4,8 +4,9 @@ Paper: Kipf, Welling: "Semi-Supervised Classification with Graph Convolutional N
 Settings: lane `author` is the authors' TensorFlow code (Pubmed is the one graph of this benchmark that it covers); lane
 `tunedgnn` holds the configurations of Luo et al., "Classic GNNs are Strong Baselines", NeurIPS 2024, for 60/20/20
 splits (Pubmed's was found with 20 labels per class; CoraFull and the large graphs have none). The defaults, for all
-other graphs, are the authors' with 64 units and a stopping rule with patience, since 200 epochs do not suffice where
-60 % of the nodes are labelled.
+other graphs, are the best of six by validation accuracy on Photo's sealed split (one trial each, in the ledger): the
+authors' network with 64 or 256 units, features as they are, biases or other rates. The authors' own settings came last
+of the six: row-normalised bags of words with hundreds of words per node are so small that 1,000 epochs do not suffice.
 
 Where this knowingly differs from the official code:
   * The state of the lowest validation loss is kept; the official code tests whatever the last epoch left.
@@ -37,19 +38,19 @@ from models.propagation import SparseOperator, normalized_adjacency
 class GCNConfig(Recipe):
     """GCN's architecture and recipe; the defaults are for graphs without author settings."""
 
-    hidden: int = 64
+    hidden: int = 256
     layers: int = 2  # graph convolutions
     dropout: float = 0.5
     input_dropout: bool = True  # dropout on the features too
-    normalize_features: bool = True  # rows of the feature matrix sum to 1
+    normalize_features: bool = False  # rows of the feature matrix sum to 1
     norm: Literal["none", "layer", "batch"] = "none"  # after each hidden convolution
     residual: bool = False  # add a linear map of each hidden convolution's input to its output
     linear_head: bool = False  # a linear classifier after the convolutions instead of a last convolution
-    bias: bool = False
+    bias: bool = True
     decay_first_only: bool = True  # weight decay on the first convolution only
 
     optimizer: Literal["adam", "adamw"] = "adam"
-    learning_rate: float = 1e-2
+    learning_rate: float = 5e-3
     weight_decay: float = 5e-4
     max_epochs: int = 1000
     stop: Literal["ranked", "loss", "accuracy", "window", "never"] = "loss"
@@ -62,15 +63,23 @@ class GCNConfig(Recipe):
 
 _TUNED: dict[str, Any] = {
     "input_dropout": False,
-    "normalize_features": False,
     "linear_head": True,
-    "bias": True,
     "decay_first_only": False,
     "learning_rate": 1e-3,
     "stop": "never",
 }
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "author": {"pubmed": {"hidden": 16, "max_epochs": 200, "stop": "window", "patience": 10}},
+    "author": {
+        "pubmed": {
+            "hidden": 16,
+            "normalize_features": True,
+            "bias": False,
+            "learning_rate": 1e-2,
+            "max_epochs": 200,
+            "stop": "window",
+            "patience": 10,
+        }
+    },
     "tunedgnn": {
         "pubmed": {**_TUNED, "hidden": 256, "dropout": 0.7, "learning_rate": 5e-3, "weight_decay": 5e-4},
         "computer": {**_TUNED, "hidden": 512, "layers": 3, "weight_decay": 5e-5, "norm": "layer"},

@@ -17,6 +17,9 @@ from bench.prepared import PrepareCache
 from models.gcn import GCN, GCNConfig
 
 
+AUTHORS: dict[str, Any] = {"normalize_features": True, "bias": False}
+
+
 def build(graph: Graph, seed: int = 0, **settings: Any) -> GCN:
     config = GCNConfig(**settings)
     torch.manual_seed(seed)
@@ -94,7 +97,7 @@ def test_gradients_are_dense_autograd(sparse: bool, tuned: bool) -> None:
 
 def test_one_layer_is_one_convolution() -> None:
     graph = random_graph()
-    model = build(graph, layers=1).eval()
+    model = build(graph, layers=1, **AUTHORS).eval()
     assert {name: tuple(value.shape) for name, value in model.state_dict().items()} == {"head.weight": (4, 20)}
     features = dense_features(graph)
     features = features / np.maximum(features.sum(axis=1, keepdims=True), 1e-30)
@@ -102,8 +105,8 @@ def test_one_layer_is_one_convolution() -> None:
     np.testing.assert_allclose(model(torch.arange(60)).detach().numpy(), expected, atol=1e-5)
 
 
-def test_glorot_weights_and_no_bias_by_default() -> None:
-    model = build(random_graph(), hidden=200)
+def test_glorot_weights_and_no_bias_in_the_authors_network() -> None:
+    model = build(random_graph(), hidden=200, **AUTHORS)
     assert set(model.state_dict()) == {"convolutions.0.weight", "head.weight"}
     bound = np.sqrt(6 / (20 + 200))
     first = model.state_dict()["convolutions.0.weight"]
@@ -116,7 +119,7 @@ def test_glorot_weights_and_no_bias_by_default() -> None:
 
 def test_features_are_used_as_they_are_where_asked() -> None:
     graph = random_graph()
-    raw, normalised = (build(graph, layers=1, normalize_features=flag).eval() for flag in (False, True))
+    raw, normalised = (build(graph, layers=1, bias=False, normalize_features=flag).eval() for flag in (False, True))
     expected = dense_normalized(graph) @ graph.features @ raw.head.weight.detach().double().numpy().T
     np.testing.assert_allclose(raw(torch.arange(60)).detach().numpy(), expected, atol=1e-5)
     assert not torch.allclose(raw(torch.arange(60)), normalised(torch.arange(60)), atol=1e-2)
