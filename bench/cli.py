@@ -25,6 +25,9 @@ Data = Annotated[
     Path | None, typer.Option(help="Folder with raw data files; then BENCH_DATA and a per-user cache are searched.")
 ]
 Results = Annotated[Path, typer.Option(help="Folder of the ledger.")]
+Reports = Annotated[Path, typer.Option(help="Folder that the report is written to.")]
+Mode = Annotated[str, typer.Option(help="Which trials: fresh, frozen or sealed splits.")]
+Lane = Annotated[str, typer.Option(help="Which settings: author, default or another lane.")]
 
 
 def main() -> None:
@@ -160,6 +163,64 @@ def why(
     from bench.commands.ledgers import show_failures
 
     show_failures(model, dataset, results)
+
+
+@app.command()
+@guarded
+def report(
+    results: Results = Path("results"),
+    reports: Reports = Path("reports"),
+    split: Mode = "fresh",
+    settings: Lane = "author",
+) -> int:
+    """Write tables, figures, scorecard and claims from the ledger; never trains."""
+    from bench.commands.reports import write_report
+    from bench.report.tables import Setting
+
+    return write_report(results, reports, Setting(split, settings))
+
+
+@app.command()
+@guarded
+def verify(
+    results: Results = Path("results"),
+    reports: Reports = Path("reports"),
+    split: Mode = "fresh",
+    settings: Lane = "author",
+) -> int:
+    """Rebuild the report in memory and check it, and the stored predictions, against what is there."""
+    from bench.commands.reports import verify as check
+    from bench.report.tables import Setting
+
+    return check(results, reports, Setting(split, settings))
+
+
+@app.command()
+@guarded
+def compare(
+    first: Annotated[str, typer.Argument(help="MODEL, MODEL:LANE or MODEL:KEY=VALUE,...")],
+    second: Annotated[str, typer.Argument(help="The same for the other side.")],
+    datasets: Annotated[str, typer.Option(help="Datasets or groups, separated by commas.")] = "all,digits",
+    results: Results = Path("results"),
+    split: Mode = "fresh",
+) -> int:
+    """Compare two models, or two settings, trial by trial."""
+    from bench.commands.reports import compare as show
+
+    return show(first, second, datasets, results, split)
+
+
+@app.command()
+@guarded
+def pack(
+    archive: Annotated[Path, typer.Argument(help="The archive to write.")] = Path("bench-results.tar.gz"),
+    results: Results = Path("results"),
+    reports: Reports = Path("reports"),
+) -> int:
+    """Write one archive with ledger, predictions, passports and reports."""
+    from bench.commands.reports import pack as write
+
+    return write(results, reports, archive)
 
 
 @app.command()

@@ -14,7 +14,6 @@ from bench.data.graph import Graph, Split
 from bench.prepared import PrepareCache
 from bench.space import Space
 
-
 Schedule = Literal["constant", "warmup-linear", "warmup-cosine", "plateau"]  # of the learning rate, see bench/train.py
 Stop = Literal["ranked", "loss", "accuracy", "both", "window", "never"]  # rules that end training, see bench/train.py
 

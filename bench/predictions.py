@@ -58,7 +58,10 @@ class PredictionStore:
 
     def curve(self, name: str, key: str) -> np.ndarray:
         """Rows of (train loss, validation loss, validation accuracy), one per evaluation of this cell."""
-        return self._load(self.path(name))[_curve(key)]
+        arrays = self._load(self.path(name))
+        if _curve(key) not in arrays:
+            raise UserError(f"predictions/{name[:2]}/{name}.npz holds no training curve of cell {key}; redo that cell")
+        return arrays[_curve(key)]
 
     def _load(self, path: Path) -> dict[str, np.ndarray]:
         try:

@@ -16,7 +16,6 @@ from torch.nn import functional
 from bench.data.graph import Split
 from bench.model import Model, Recipe
 
-
 _LEAST_PROGRESS = 1e-4  # a loss is lower than another if it is lower by this share
 
 

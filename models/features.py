@@ -1,4 +1,4 @@
-"""The feature matrix as the first layer of a full-batch model sees it: scaled as asked, stored as multiplies fastest."""
+"""The features as the first layer of a full-batch model sees them: scaled as asked, stored as they multiply best."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ from bench.environment import environment, usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData, UserError
 from bench.text import nearest
 from perf.cases import NAGPHORMER_CASES, Case, Options, Skipped
+from perf.edges import EdgeAttention
 from perf.full_batch import FullBatch
 from perf.measure import Failed
+from perf.push import Push
 from perf.table import Row, format_table
 
-
-CASES: tuple[Case, ...] = (*NAGPHORMER_CASES, FullBatch())
+CASES: tuple[Case, ...] = (*NAGPHORMER_CASES, Push(), FullBatch(), EdgeAttention())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -47,7 +47,12 @@ class FullBatch:
             split = write_split(folder / "split.npz", stored.graph, dataset.split_rule)
             for model in MODELS:
                 config = resolve_settings(find_model(model), dataset.settings_name, "default").values
-                task = {"case": self.dataset, "folder": str(stored.folder), "rule": dataset.split_rule, "model": model}
+                task: dict[str, Any] = {
+                    "case": self.dataset,
+                    "folder": str(stored.folder),
+                    "rule": dataset.split_rule,
+                    "model": model,
+                }
                 task |= {"config": config, "split": str(split), "epochs": options.epochs or self.epochs}
                 rows += self._compare(model, task, options)
         return rows
@@ -64,8 +69,8 @@ class FullBatch:
         reference, ours = taken.values()
 
         def row(what: str, value: Callable[[Measurement], float], target: float | None) -> Row:
-            medians = [statistics.median(map(value, side)) for side in (ours, reference)]
-            return Row(f"{self.name}-{self.dataset}", f"{model}: {what}", *medians, ratio_target=target)
+            median, theirs = (statistics.median(map(value, side)) for side in (ours, reference))
+            return Row(f"{self.name}-{self.dataset}", f"{model}: {what}", median, theirs, target)
 
         return [
             row("seconds per epoch", lambda taken: taken.per_epoch, self.ratio),

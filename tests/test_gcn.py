@@ -16,7 +16,6 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from models.gcn import GCN, GCNConfig
 
-
 AUTHORS: dict[str, Any] = {"normalize_features": True, "bias": False}
 
 

@@ -1,0 +1,245 @@
+"""`report`, `verify`, `compare` and `pack`: from the ledger to what a reader or a reviewer wants to see."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from bench.console import say, show_table, waiting_for
+from bench.data.catalogue import Dataset, resolve
+from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
+from bench.ledger import Ledger
+from bench.model import Model
+from bench.predictions import PredictionStore
+from bench.records import OK, Record
+from bench.registry import find_model
+from bench.report.build import Report, build_report
+from bench.report.comparisons import (
+    PairedComparison,
+    Refusal,
+    compare_on_fresh_splits,
+    compare_on_frozen_split,
+    probability_of_outperforming,
+)
+from bench.report.evidence import Evidence, Trials
+from bench.report.statistics import MINIMUM_TRIALS
+from bench.report.tables import Setting, split_sizes
+from bench.settings import AUTHOR_LANE, check_lane, parse_overrides
+
+
+def write_report(results: Path, reports: Path, setting: Setting) -> int:
+    """Build everything and write what has changed; what an earlier report left and this one has not is removed."""
+    console, errors = Console(), Console(stderr=True)
+    report = _build(results, setting, console, errors)
+    written = 0
+    for name, content in report.files.items():
+        path = reports / name
+        if path.is_file() and path.read_bytes() == content:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be written ({error.strerror}); choose another folder with --reports"
+            ) from error
+        written += 1
+    for path in _left_over(reports, report):
+        path.unlink()
+    say(console, f"{len(report.files)} files, {written} of them new or changed. Open {reports / 'index.html'}")
+    return EXIT_OK
+
+
+def _build(results: Path, setting: Setting, console: Console, errors: Console) -> Report:
+    if not results.is_dir():
+        raise UserError(f"there is no results folder '{results}'; name one with --results, or run something first")
+    with waiting_for(console, "building the report"):
+        report = build_report(results, setting)
+    for warning in report.warnings:
+        say(errors, f"warning: {warning}")
+    return report
+
+
+def _left_over(reports: Path, report: Report) -> list[Path]:
+    """Files of the kinds that a report has, which this one does not have."""
+    patterns = ("tables/*.csv", "tables/*.tex", "figures/*.png", "figures/*.svg")
+    known = {reports / name for name in report.files}
+    return sorted(path for pattern in patterns for path in reports.glob(pattern) if path not in known)
+
+
+# -- verify -----------------------------------------------------------------------------------------------------------
+
+
+def verify(results: Path, reports: Path, setting: Setting) -> int:
+    """Rebuild the report and compare it byte by byte; check stored predictions against their hashes and records."""
+    console, errors = Console(), Console(stderr=True)
+    report = _build(results, setting, console, errors)
+    problems = [
+        f"{name}: {'differs from' if (reports / name).is_file() else 'is missing beside'} what the ledger gives"
+        for name, content in report.files.items()
+        if not (reports / name).is_file() or (reports / name).read_bytes() != content
+    ]
+    problems += [f"{path.relative_to(reports)}: the ledger gives no such file" for path in _left_over(reports, report)]
+    checked, wrong = check_predictions(results)
+    for problem in [*problems, *wrong]:
+        say(errors, f"wrong: {problem}")
+    say(
+        console,
+        f"{len(report.files)} files and {checked} stored predictions checked, {len(problems) + len(wrong)} wrong",
+    )
+    return EXIT_FAILED_CELLS if problems or wrong else EXIT_OK
+
+
+def check_predictions(results: Path) -> tuple[int, list[str]]:
+    """How many records' predictions were looked at, and what is wrong with any of them."""
+    store, wrong, checked = PredictionStore(results), [], 0
+    for record in Ledger(results):
+        name = record.get("predictions")
+        if record["status"] != OK or name is None:
+            continue
+        checked += 1
+        try:
+            predictions = store.load(name)
+        except UserError as error:
+            wrong.append(f"record {record['key']}: {error}")
+            continue
+        if predictions.hash != name:
+            wrong.append(f"record {record['key']}: its predictions have the hash {predictions.hash}, not {name}")
+        elif not _possible(record, len(predictions.test), len(predictions.val)):
+            wrong.append(f"record {record['key']}: no number of right answers gives its accuracies")
+    return checked, wrong
+
+
+def _possible(record: Record, tested: int, validated: int) -> bool:
+    """Labels are not stored, but an accuracy over n nodes is a whole number of nths."""
+    for part, count in (("test", tested), ("val", validated)):
+        right = record["metrics"][part]["accuracy"] * count
+        if abs(right - round(right)) > 1e-6 * max(1, count) or not 0 <= round(right) <= count:
+            return False
+    return True
+
+
+# -- compare ----------------------------------------------------------------------------------------------------------
+
+
+def compare(first: str, second: str, names: str, results: Path, mode: str) -> int:
+    """The paired comparison of two models, or of one model under two settings, dataset by dataset."""
+    console = Console()
+    if not results.is_dir():
+        raise UserError(f"there is no results folder '{results}'; name one with --results")
+    evidence = Evidence(Ledger(results))
+    sides = [_side(text) for text in (first, second)]
+    rows = []
+    for dataset in resolve(names):
+        pair = [evidence.trials(model, dataset, settings, mode=mode, lane=lane) for model, settings, lane in sides]
+        if any(trials.records for trials in pair):
+            rows.append(_comparison_row(dataset, pair[0], pair[1], mode))
+    if not rows:
+        raise UserError(f"neither {first} nor {second} has records on these datasets with {mode} splits")
+    show_table(
+        console, ["dataset", first, second, "difference", "95 % interval", "p", "P(first better)", "verdict"], rows
+    )
+    say(console, f"Splits: {mode}; trials are paired by their seeds. Below {MINIMUM_TRIALS} pairs nothing is decided.")
+    return EXIT_OK
+
+
+def _side(text: str) -> tuple[type[Model], dict[str, Any], str]:
+    """`nagphormer`, `gcn:tunedgnn` (a lane) or `nagphormer:hops=5,layers=1` (settings)."""
+    name, _, rest = text.partition(":")
+    model = find_model(name)
+    parts = [part for part in rest.split(",") if part]
+    lane = next((part for part in parts if "=" not in part), AUTHOR_LANE)
+    check_lane(lane, [model])
+    overrides, _ = parse_overrides([part for part in parts if "=" in part], [model])
+    return model, overrides[model.name], lane
+
+
+def _comparison_row(dataset: Dataset, first: Trials, second: Trials, mode: str) -> tuple[str, ...]:
+    ours, theirs = first.by_seeds(), second.by_seeds()
+    shared = sorted(ours.keys() & theirs.keys())
+    means = [f"{np.mean(t.accuracies):.2f} ({len(t.good)})" if t.good else "not run" for t in (first, second)]
+    if not shared:
+        return (dataset.title, *means, "", "", "", "", "no common trials")
+    a, b = (np.array([scores[seeds] for seeds in shared]) for scores in (ours, theirs))
+    result = compare_on_frozen_split(a, b) if mode == "frozen" else compare_on_fresh_splits(a, b, split_sizes(dataset))
+    difference = f"{np.mean(a - b):+.2f}"
+    if isinstance(result, Refusal):
+        return (dataset.title, *means, difference, "", "", "", result.reason)
+    interval = "" if result.interval is None else f"{result.interval.low:+.2f} to {result.interval.high:+.2f}"
+    outperforming = probability_of_outperforming(a, b).probability.value
+    return (dataset.title, *means, difference, interval, f"{result.p:.3g}", f"{outperforming:.2f}", _verdict(result))
+
+
+def _verdict(result: PairedComparison) -> str:
+    if result.n < MINIMUM_TRIALS:
+        return f"undecided, {result.n} pairs"
+    if result.p >= 0.05:
+        return "no difference shown"
+    return "first is better" if result.difference > 0 else "second is better"
+
+
+# -- pack -------------------------------------------------------------------------------------------------------------
+
+
+def pack(results: Path, reports: Path, archive: Path) -> int:
+    """One archive with everything a reviewer needs: ledger, predictions, tuned settings, passports, reports."""
+    console = Console()
+    if not results.is_dir():
+        raise UserError(f"there is no results folder '{results}'; name one with --results")
+    members = {f"results/{name}": path for name, path in _files(results, ("ledger", "predictions", "tuned"))}
+    if reports.is_dir():
+        members |= {f"reports/{name}": path for name, path in _files(reports, ("",))}
+    contents = {"passports.json": _passports(results), "environments.json": _environments(results)}
+    try:
+        with tarfile.open(archive, "w:gz") as file:
+            for name, path in sorted(members.items()):
+                file.add(path, name, filter=_anonymous)
+            for name, text in contents.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(text)
+                file.addfile(info, io.BytesIO(text))
+    except OSError as error:
+        raise UserError(f"{archive} cannot be written ({error.strerror})") from error
+    say(console, f"{len(members) + len(contents)} files in {archive}")
+    return EXIT_OK
+
+
+def _files(folder: Path, parts: tuple[str, ...]) -> list[tuple[str, Path]]:
+    found = [path for part in parts for path in (folder / part).rglob("*") if path.is_file()]
+    return [(path.relative_to(folder).as_posix(), path) for path in found if not path.name.startswith(".")]
+
+
+def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nothing about who packed it."""
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    return info
+
+
+def _passports(results: Path) -> bytes:
+    """Which contents the records are about, and what was done to the raw files of each."""
+    known = {dataset.name: dataset for dataset in resolve("all,all-twin,digits")}
+    found: dict[str, Any] = {}
+    for record in Ledger(results):
+        entry = found.setdefault(record["dataset"], {"fingerprints": []})
+        if record["data"] not in entry["fingerprints"]:
+            entry["fingerprints"].append(record["data"])
+        dataset = known.get(record["dataset"])
+        if dataset is not None:
+            entry |= {"conventions": dataset.conventions, "checked": dataset.checked, "split_rule": dataset.split_rule}
+    return json.dumps(found, indent=1, sort_keys=True).encode()
+
+
+def _environments(results: Path) -> bytes:
+    """The distinct machines and library versions that records name."""
+    texts = {
+        json.dumps({k: v for k, v in r["environment"].items() if k != "load_average"}, sort_keys=True)
+        for r in Ledger(results)
+    }
+    return json.dumps([json.loads(text) for text in sorted(texts)], indent=1).encode()

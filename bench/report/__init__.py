@@ -1,0 +1,1 @@
+"""From records to what a reader sees: statistics, tables, figures, verdicts. Never trains."""

@@ -1,0 +1,159 @@
+"""What the ledger knows, arranged for tables and figures: the trials of one variant of one model on one dataset."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.data.catalogue import Dataset
+from bench.data.splits import rule_for
+from bench.ledger import Ledger
+from bench.model import Model
+from bench.plan import canonical_json
+from bench.records import CAP_REACHED, OK, Record
+from bench.registry import models, source_hash
+from bench.settings import resolve_settings
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All records of one variant of a model on a dataset, under one split mode and one settings lane."""
+
+    model: str
+    dataset: str
+    variant: str
+    mode: str
+    lane: str  # the lane that was found: a model without settings for this dataset runs with its defaults
+    records: tuple[Record, ...] = ()  # the standing record of each cell, by seeds
+    stale: frozenset[str] = frozenset()  # keys of those whose model has changed since
+    command: str = ""  # what would fill it
+
+    @property
+    def good(self) -> tuple[Record, ...]:
+        return tuple(record for record in self.records if record["status"] == OK)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(record["key"] for record in self.records)
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracies in per cent."""
+        return [100.0 * record["metrics"]["test"]["accuracy"] for record in self.good]
+
+    @property
+    def failures(self) -> Counter[str]:
+        return Counter(record["status"] for record in self.records if record["status"] != OK)
+
+    @property
+    def capped(self) -> int:
+        """How many were ended by a user's cap instead of the model's own rule."""
+        return sum(record["training"].get("stopped_by") == CAP_REACHED and _cap(record) for record in self.good)
+
+    def by_seeds(self) -> dict[tuple[int, int], float]:
+        """(split seed, init seed) -> test accuracy in per cent: what pairs trials of two models."""
+        return {_seeds(record): accuracy for record, accuracy in zip(self.good, self.accuracies, strict=True)}
+
+
+class Evidence:
+    """The standing records of a ledger, found by what was run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.warnings = list(ledger.warnings)
+        keys = dict.fromkeys(record["key"] for record in ledger)
+        standing = [record for key in keys if (record := ledger.newest(key)) is not None]
+        self.records = sorted(standing, key=lambda record: record["key"])
+        self.stale: set[str] = set()
+        self._by_work: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        data = self._one_version_of_each_dataset()
+        known = models()
+        sources = {name: source_hash(model) for name, model in known.items()}
+        for record in self.records:
+            model = known.get(record["model"])
+            if model is None:
+                continue
+            if record["source"] != sources[model.name]:
+                self.stale.add(record["key"])
+            if record["data"] == data[record["dataset"]] and record["revision"] == model.revision:
+                work = (model.name, record["dataset"], record["split"]["rule"], _without_cap(record["config"]))
+                self._by_work[work].append(record)
+        unknown = Counter(record["model"] for record in self.records if record["model"] not in known)
+        for name, count in sorted(unknown.items()):
+            self.warnings.append(f"{count} record(s) of '{name}', which is not a model here, are left out")
+
+    def _one_version_of_each_dataset(self) -> dict[str, str]:
+        """Dataset -> the fingerprint of the newest record; older contents of the same name are left out, and named."""
+        newest: dict[str, str] = {}
+        contents: dict[str, set[str]] = defaultdict(set)
+        for record in sorted(self.records, key=lambda record: record["started"]):
+            newest[record["dataset"]] = record["data"]
+            contents[record["dataset"]].add(record["data"])
+        for dataset, found in sorted(contents.items()):
+            if len(found) > 1:
+                shown = newest[dataset][:8]
+                self.warnings.append(f"{dataset}: records of {len(found)} contents; only the newest, {shown}, is shown")
+        return newest
+
+    def trials(
+        self,
+        model: type[Model],
+        dataset: Dataset,
+        settings: Mapping[str, Any] | None = None,
+        variant: str = "",
+        mode: str = "fresh",
+        lane: str = "author",
+    ) -> Trials:
+        """The trials that were run with these settings; with a cap only where none was run without."""
+        resolved = resolve_settings(model, dataset.settings_name, lane, settings)
+        work = (model.name, dataset.name, rule_for(dataset.split_rule, mode), _without_cap(resolved.values))
+        found = [record for record in self._by_work.get(work, ()) if _of_mode(record, mode)]
+        lengths = {record["config"]["max_epochs"] for record in found}
+        if lengths:
+            wanted = resolved.config.max_epochs
+            length = wanted if wanted in lengths else max(lengths)
+            found = [record for record in found if record["config"]["max_epochs"] == length]
+        return Trials(
+            model.name,
+            dataset.name,
+            variant,
+            mode,
+            resolved.labels["settings"],
+            tuple(sorted(found, key=_seeds)),
+            frozenset(record["key"] for record in found if record["key"] in self.stale),
+            _command(model, dataset, settings or {}, mode, lane),
+        )
+
+
+def _of_mode(record: Record, mode: str) -> bool:
+    """Fresh trials draw split and initialisation from one seed; frozen ones share the split of seed 0."""
+    split_seed, seed = _seeds(record)
+    return split_seed == 0 if mode == "frozen" else split_seed == seed
+
+
+def _seeds(record: Record) -> tuple[int, int]:
+    return record["split"]["seed"], record["seed"]
+
+
+def _without_cap(config: Mapping[str, Any]) -> str:
+    return canonical_json({name: value for name, value in config.items() if name != "max_epochs"})
+
+
+def _cap(record: Record) -> bool:
+    return record["labels"].get("cap") is not None
+
+
+def _command(model: type[Model], dataset: Dataset, settings: Mapping[str, Any], mode: str, lane: str) -> str:
+    options = [f"--models {model.name}", f"--datasets {dataset.name}"]
+    options += [f"--split {mode}"] if mode != "fresh" else []
+    options += [f"--settings {lane}"] if lane != "author" else []
+    options += [f"--set {key}={_written(value)}" for key, value in settings.items()]
+    return " ".join(["python -m bench run", *options])
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

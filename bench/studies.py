@@ -1,0 +1,88 @@
+"""Studies: named lists of cells, read from studies.toml, that `run` works through and `report` draws."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import UserError
+from bench.text import nearest
+from bench.toml import read_toml
+
+if TYPE_CHECKING:
+    from bench.data.catalogue import Dataset
+    from bench.model import Model
+
+FILE = Path(__file__).with_suffix(".toml")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a model: what is set differently, and how tables and figures call it."""
+
+    label: str
+    models: str  # names, aliases or groups
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Study:
+    """Variants of models on datasets; a cell that two studies share is one cell."""
+
+    name: str
+    about: str
+    shows: str  # the paper's table or figure
+    datasets: str
+    variants: tuple[Variant, ...]
+    extra: str = ""  # datasets on which only we run it
+    varied: tuple[str, ...] = ()  # the settings that a sweep varies
+
+    def combinations(self) -> Iterator[tuple[type[Model], Dataset, Variant]]:
+        """Model, dataset and variant of every column of cells, dataset by dataset."""
+        from bench.data.catalogue import resolve
+        from bench.registry import resolve_models
+
+        for dataset in resolve(",".join(filter(None, [self.datasets, self.extra]))):
+            for variant in self.variants:
+                for model in resolve_models(variant.models):
+                    yield model, dataset, variant
+
+
+@functools.cache
+def studies() -> dict[str, Study]:
+    """All studies by name, in the file's order."""
+    return {name: _study(name, entry) for name, entry in read_toml(FILE).items()}
+
+
+def find_study(name: str) -> Study:
+    """The study of this name."""
+    known = studies()
+    if name not in known:
+        raise UserError(f"unknown study '{name}' (known: {', '.join(known)}).{nearest(name, known)}")
+    return known[name]
+
+
+def _study(name: str, entry: Mapping[str, Any]) -> Study:
+    vary, fixed = entry.get("vary", {}), entry.get("set", {})
+    if "variant" in entry:
+        variants = [
+            Variant(item["label"], item["model"], {**fixed, **item.get("set", {})}) for item in entry["variant"]
+        ]
+    else:
+        variants = [
+            Variant(_label(chosen), entry["models"], {**fixed, **chosen})
+            for chosen in (dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values()))
+        ]
+    return Study(
+        name, entry["about"], entry["shows"], entry["datasets"], tuple(variants), entry.get("extra", ""), tuple(vary)
+    )
+
+
+def _label(chosen: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()
+    )

@@ -1,0 +1,98 @@
+"""Which records a table's entry rests on: found by what was run, never by what it was called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgers import failed, made_up_records, write_ledger
+
+from bench.data.catalogue import resolve
+from bench.ledger import Ledger
+from bench.registry import find_model
+from bench.report.evidence import Evidence, Trials
+
+[PHOTO] = resolve("photo")
+
+
+def evidence(results: Path, records: list[dict[str, Any]]) -> Evidence:
+    return Evidence(Ledger(write_ledger(results, records)))
+
+
+def trials(found: Evidence, model: str = "nagphormer", **which: Any) -> Trials:
+    return found.trials(find_model(model), PHOTO, **which)
+
+
+def test_trials_are_found_by_settings_and_sorted_by_seed(tmp_path: Path) -> None:
+    records = made_up_records("nagphormer", "photo", [90.0, 91.0, 92.0])
+    others = made_up_records("nagphormer", "photo", [50.0], settings={"hops": 5})
+    found = evidence(tmp_path, [records[2], *others, records[0], records[1]])
+    assert trials(found).accuracies == [90.0, 91.0, 92.0]
+    assert trials(found).by_seeds() == {(0, 0): 90.0, (1, 1): 91.0, (2, 2): 92.0}
+    assert trials(found, settings={"hops": 5}).accuracies == [50.0]
+    assert trials(found, model="gcn").records == ()
+
+
+def test_fresh_and_frozen_trials_share_the_first(tmp_path: Path) -> None:
+    fresh = made_up_records("nagphormer", "photo", [90.0, 91.0])
+    frozen = made_up_records("nagphormer", "photo", [90.0, 95.0], mode="frozen")
+    sealed = made_up_records("nagphormer", "photo", [70.0], mode="sealed")
+    assert fresh[0]["key"] == frozen[0]["key"]
+    found = evidence(tmp_path, [*fresh, frozen[1], *sealed])
+    assert trials(found).accuracies == [90.0, 91.0]
+    assert trials(found, mode="frozen").accuracies == [90.0, 95.0]
+    assert trials(found, mode="sealed").accuracies == [70.0]
+
+
+def test_the_lane_is_the_one_that_was_found(tmp_path: Path) -> None:
+    records = made_up_records("gcn", "photo", [92.0]) + made_up_records("gcn", "photo", [94.0], lane="tunedgnn")
+    found = evidence(tmp_path, records)
+    assert (trials(found, "gcn").lane, trials(found, "gcn").accuracies) == ("default", [92.0])
+    tuned = trials(found, "gcn", lane="tunedgnn")
+    assert (tuned.lane, tuned.accuracies) == ("tunedgnn", [94.0])
+
+
+def test_capped_trials_stand_in_only_where_no_others_are(tmp_path: Path) -> None:
+    capped = made_up_records("nagphormer", "photo", [60.0], max_epochs=5)
+    longer = made_up_records("nagphormer", "photo", [70.0], max_epochs=9)
+    found = trials(evidence(tmp_path / "a", [*capped, *longer]))
+    assert (found.accuracies, found.capped) == ([70.0], 1)
+    found = trials(evidence(tmp_path / "b", [*capped, *made_up_records("nagphormer", "photo", [90.0])]))
+    assert (found.accuracies, found.capped) == ([90.0], 0)
+
+
+def test_failures_are_counted_and_kept_apart(tmp_path: Path) -> None:
+    first, second, third = made_up_records("nagphormer", "photo", [90.0, 91.0, 92.0])
+    found = trials(evidence(tmp_path, [first, failed(second, "oom"), failed(third, "timeout")]))
+    assert found.accuracies == [90.0]
+    assert found.failures == {"oom": 1, "timeout": 1}
+    assert len(found.keys) == 3
+
+
+def test_records_of_other_code_are_stale_and_of_other_contents_left_out(tmp_path: Path) -> None:
+    old, new = made_up_records("nagphormer", "photo", [90.0, 91.0])
+    old["source"] = "another"
+    elsewhere = {**made_up_records("nagphormer", "photo", [10.0])[0], "data": "0" * 32, "key": "z", "started": "2020"}
+    stranger = {**made_up_records("gcn", "photo", [10.0])[0], "model": "perceptron", "key": "y"}
+    found = evidence(tmp_path, [old, new, elsewhere, stranger])
+    assert trials(found).accuracies == [90.0, 91.0]
+    assert trials(found).stale == {old["key"]}
+    assert found.warnings == [
+        "photo: records of 2 contents; only the newest, photofff, is shown",
+        "1 record(s) of 'perceptron', which is not a model here, are left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("which", "options"),
+    [
+        ({}, ""),
+        ({"mode": "frozen"}, " --split frozen"),
+        ({"settings": {"structural_encoding": False}}, " --set structural_encoding=false"),
+        ({"lane": "default"}, " --settings default"),
+    ],
+)
+def test_the_command_that_would_fill_it(tmp_path: Path, which: dict[str, Any], options: str) -> None:
+    found = trials(evidence(tmp_path, []), **which)
+    assert found.command == f"python -m bench run --models nagphormer --datasets photo{options}"

@@ -1,0 +1,104 @@
+"""`report`, `verify`, `compare` and `pack` from the outside."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from ledgers import made_up_records, write_ledger
+from typer.testing import CliRunner
+
+from bench.cli import app
+
+STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]
+RIVAL = [88.0, 87.5, 88.5, 88.0, 87.0, 88.5, 88.0, 87.5, 88.0, 88.0]
+
+
+def bench(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    records = made_up_records("nagphormer", "photo", STEADY) + made_up_records("gcn", "photo", RIVAL)
+    return write_ledger(tmp_path / "results", records, with_predictions=True)
+
+
+def test_verify_rebuilds_the_same_bytes(results: Path, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    code, output = bench("report", "--results", results, "--reports", reports)
+    assert code == 0, output
+    files = {str(path.relative_to(reports)) for path in reports.rglob("*") if path.is_file()}
+    assert {"index.html", "report.md", "tables/accuracy-small.tex", "figures/trials.svg", "figures/trials.png"} <= files
+    code, output = bench("verify", "--results", results, "--reports", reports)
+    assert code == 0 and f"{len(files)} files and 20 stored predictions checked, 0 wrong" in output
+
+
+def test_verify_finds_whatever_was_changed_and_report_puts_it_right(results: Path, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    (reports / "report.md").write_text("better numbers")
+    (reports / "tables").mkdir()
+    (reports / "tables" / "invented.csv").write_text("99.99")
+    changed, broken = [json.loads(line) for line in next((results / "ledger").iterdir()).read_text().splitlines()[:2]]
+    paths = [results / "predictions" / r["predictions"][:2] / f"{r['predictions']}.npz" for r in (changed, broken)]
+    another = next(path for path in (results / "predictions").rglob("*.npz") if path not in paths)
+    paths[0].write_bytes(another.read_bytes())
+    paths[1].write_bytes(b"not an archive")
+    code, output = bench("verify", "--results", results, "--reports", reports)
+    assert code == 1
+    assert "report.md: differs from what the ledger gives" in output
+    assert "index.html: is missing beside what the ledger gives" in output
+    assert "tables/invented.csv: the ledger gives no such file" in output
+    assert f"record {changed['key']}: its predictions have the hash" in output
+    assert f"record {broken['key']}: predictions/" in output and "cannot be read" in output
+    code, output = bench("report", "--results", results, "--reports", reports)
+    assert code == 0 and "holds no training curve of cell" in output
+    assert not (reports / "tables" / "invented.csv").exists()
+
+
+def test_an_empty_ledger_makes_a_report_and_no_ledger_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    code, output = bench("report", "--results", tmp_path / "results", "--reports", tmp_path / "reports")
+    assert code == 0
+    assert "not run yet" in (tmp_path / "reports" / "report.md").read_text()
+    code, output = bench("report", "--results", tmp_path / "nowhere", "--reports", tmp_path / "reports")
+    assert code == 2 and "there is no results folder" in output
+
+
+def test_a_torn_line_is_named_and_the_rest_is_shown(results: Path, tmp_path: Path) -> None:
+    with next((results / "ledger").iterdir()).open("a") as file:
+        file.write('{"schema": 1, "key": "torn')
+    code, output = bench("report", "--results", results, "--reports", tmp_path / "reports")
+    assert code == 0 and "the last line is torn" in output
+    assert "90.50 ± 0.41 (10)" in (tmp_path / "reports" / "report.md").read_text()
+
+
+def test_compare_pairs_trials(results: Path) -> None:
+    code, output = bench("compare", "nagphormer", "gcn", "--results", results)
+    assert code == 0 and "first is better" in output and "+2.60" in output and "| 1.00 " in output
+    code, output = bench("compare", "nagphormer", "gcn:tunedgnn", "--results", results)
+    assert code == 0 and "not run" in output
+    code, output = bench("compare", "nagphormer:hops=5", "gcn:hidden=3", "--results", results, "--datasets", "cs")
+    assert code == 2 and "neither nagphormer:hops=5 nor gcn:hidden=3" in output
+    code, output = bench("compare", "nagphormer", "gcn:tundegnn", "--results", results)
+    assert code == 2 and "tunedgnn" in output
+
+
+def test_pack_holds_everything_and_names_nobody(results: Path, tmp_path: Path) -> None:
+    reports, archive = tmp_path / "reports", tmp_path / "all.tar.gz"
+    reports.mkdir()
+    (reports / "index.html").write_text("a page")
+    code, _ = bench("pack", archive, "--results", results, "--reports", reports)
+    assert code == 0
+    with tarfile.open(archive) as file:
+        members = {member.name: member for member in file.getmembers()}
+        passports = file.extractfile("passports.json")
+        assert passports is not None
+        assert json.load(passports)["photo"]["fingerprints"] == ["photo".ljust(32, "f")]
+    assert {"environments.json", "reports/index.html"} <= members.keys()
+    assert sum(name.startswith("results/predictions/") for name in members) == 20
+    assert all((member.uid, member.uname, member.gname) == (0, "", "") for member in members.values())
