@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Literal, Protocol
 
+import numba
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -21,10 +22,12 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import as_tensor
+from models.dropout import _hash as position_hash
 
 CLAMP = 5.0  # scores are kept within ± this before they are exponentiated
 # A weight beyond these comes from a clamped score, which passes no gradient; the margin is for the rounding of exp.
 _LEAST, _MOST = math.exp(-CLAMP) * (1 + 1e-6), math.exp(CLAMP) * (1 - 1e-6)
+_CHUNK = 1 << 14  # entries that one thread takes at a time
 _EDGES_AT_ONCE = 1 << 18  # plain operators: edges whose vectors exist at the same time
 
 
@@ -235,14 +238,73 @@ class PostNormLayer(nn.Module):
         self.output = nn.Linear(hidden, hidden)
         self.attention_norm, self.feed_forward_norm = kind(hidden), kind(hidden)
         self.widen, self.narrow = nn.Linear(hidden, 2 * hidden), nn.Linear(2 * hidden, hidden)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
 
     def forward(self, nodes: Tensor, attended: Tensor) -> Tensor:
         """`attended` is what the heads found, side by side."""
-        found = self.output(self.dropout(attended))
-        nodes = self.attention_norm(nodes + found)
-        found = self.narrow(self.dropout(torch.relu(self.widen(nodes))))
-        return self.feed_forward_norm(nodes + found)
+        rate = self.dropout if self.training else 0.0
+        nodes = self.attention_norm(nodes + self.output(functional.dropout(attended, rate, rate > 0.0)))
+        return self.feed_forward_norm(nodes + self.narrow(relu_dropped(self.widen(nodes), rate)))
+
+
+def relu_dropped(x: Tensor, rate: float) -> Tensor:
+    """dropout(relu(x)), in place, for an x that is no view; pass rate 0 outside training."""
+    if rate == 0.0:
+        return functional.relu(x, inplace=True)
+    if x.is_cuda:
+        return functional.dropout(functional.relu(x, inplace=True), rate)
+    fused: Tensor = _ReluDropped.apply(x, rate, int(torch.randint(2**32, ())))
+    return fused
+
+
+class _ReluDropped(torch.autograd.Function):
+    """An element's fate is a hash of its position (models/dropout.py): nothing is kept but the result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float, seed: int) -> Tensor:
+        ctx.scale = 1.0 / (1.0 - rate)
+        keep_positive(x.detach().view(-1).numpy(), int(rate * 2.0**32), ctx.scale, seed)
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        [kept] = ctx.saved_tensors
+        result = gradient.clone(memory_format=torch.contiguous_format)
+        through_kept(kept.view(-1).numpy(), ctx.scale, result.view(-1).numpy())
+        return result, None, None
+
+
+@numba.njit(cache=True, nogil=True, inline="never")
+def _keep_positive_chunk(values: np.ndarray, first: int, threshold: int, scale: float, seed: int) -> None:
+    limit, factor, zero = np.uint32(threshold), np.float32(scale), np.float32(0.0)
+    for at in range(values.shape[0]):
+        kept = position_hash(np.uint32(first + at), np.uint32(seed)) >= limit
+        values[at] = values[at] * factor if kept and values[at] > zero else zero
+
+
+@numba.njit(cache=True, parallel=True, nogil=True)
+def keep_positive(values: np.ndarray, threshold: int, scale: float, seed: int) -> None:
+    """dropout(relu(values)), in place."""
+    for chunk in numba.prange((values.shape[0] + _CHUNK - 1) // _CHUNK):
+        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, values.shape[0])
+        _keep_positive_chunk(values[first:last], first, threshold, scale, seed)
+
+
+@numba.njit(cache=True, nogil=True, inline="never")
+def _through_kept_chunk(values: np.ndarray, scale: float, gradient: np.ndarray) -> None:
+    factor, zero = np.float32(scale), np.float32(0.0)
+    for at in range(values.shape[0]):
+        gradient[at] = gradient[at] * factor if values[at] > zero else zero
+
+
+@numba.njit(cache=True, parallel=True, nogil=True)
+def through_kept(values: np.ndarray, scale: float, gradient: np.ndarray) -> None:
+    """The gradient of what `_keep_positive` made `values` of, in place: what was kept is what is above zero."""
+    for chunk in numba.prange((values.shape[0] + _CHUNK - 1) // _CHUNK):
+        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, values.shape[0])
+        _through_kept_chunk(values[first:last], scale, gradient[first:last])
 
 
 def readout(hidden: int, classes: int) -> nn.Sequential:

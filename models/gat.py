@@ -11,7 +11,6 @@ bags of words with hundreds of words per node are so small that it learns slowly
 Where this knowingly differs from the official code:
   * Each layer draws one dropout mask for its input; the official code draws one per head.
   * The two halves of a score have one bias instead of two, since only their sum acts; so have averaged output heads.
-  * The monitored validation loss is the cross-entropy alone, without the weight penalty.
   * In lane `tunedgnn`, the later of two equally accurate states is kept, not the earlier.
 As there, the weight penalty is on all parameters (the official code means to exempt biases, and does not), and feature
 dropout acts on the stored entries of the features.

@@ -351,47 +351,51 @@ def kernel_attention(query: Tensor, key: Tensor, value: Tensor, weights: Tensor 
 
 
 class _KernelAttention(torch.autograd.Function):
-    """Per sample k: o = (q Σ w k v) / (q Σ w k). Blocks of nodes are small enough to stay in the cache."""
+    """With keys k_m w_s and queries q_m / (K d_s), one column per feature m and sample s, this is (query keyᵀ) value.
+
+    d_s, the denominator, is the query times the sum of that sample's keys. The wide columns exist for a block of nodes
+    at a time.
+    """
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, weights: Tensor | None) -> Tensor:
         if weights is None:
             weights = query.new_ones(()).expand(len(query), query.shape[1], 1)
-        samples = weights.shape[2]
         out = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        sums = []
+        kept = []
         for head in range(query.shape[1]):
-            total = value.new_zeros(samples * key.shape[2], value.shape[2] + 1)
-            for at in _blocks(len(key)):
-                total.addmm_(_weighted(key[at, head], weights[at, head]).T, _with_one(value[at, head]))
-            total = _samples_last(total, samples)
-            for at in _blocks(len(query)):
-                found = (query[at, head] @ total).view(-1, samples, value.shape[2] + 1)
-                scale = 1.0 / (found[:, :, -1:] * samples)
-                out[at, head] = (found[:, :, :-1] * scale).sum(dim=1)
-            sums.append(total)
-        ctx.save_for_backward(query, key, value, weights, *sums)
+            q, k, v, w = query[:, head], key[:, head], value[:, head], weights[:, head]
+            sums = w.T @ k  # samples x features
+            mixed = v.new_zeros(sums.numel(), v.shape[1])
+            for at in _blocks(len(k)):
+                mixed.addmm_(_spread(w[at], k[at]).T, v[at])
+            for at in _blocks(len(q)):
+                out[at, head] = _spread(_shares(q[at], sums), q[at]) @ mixed
+            kept += [sums, mixed]
+        ctx.save_for_backward(query, key, value, weights, *kept)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query, key, value, weights, *sums = ctx.saved_tensors
-        samples = weights.shape[2]
+        query, key, value, weights, *kept = ctx.saved_tensors
         of_query, of_key = torch.empty_like(query), torch.empty_like(key)
         of_value = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-        for head, total in enumerate(sums):
-            of_total = torch.zeros_like(total)
-            for at in _blocks(len(query)):
-                found = (query[at, head] @ total).view(-1, samples, value.shape[2] + 1)
-                of_found = _ratio_gradient(found, gradient[at, head]).flatten(1)
-                of_query[at, head] = of_found @ total.T
-                of_total.addmm_(query[at, head].T, of_found)
-            of_total = _samples_first(of_total, samples)
-            for at in _blocks(len(key)):
-                weighted = _weighted(key[at, head], weights[at, head])
-                of_value[at, head] = (weighted @ of_total)[:, :-1]
-                of_weighted = (_with_one(value[at, head]) @ of_total.T).view(-1, samples, key.shape[2])
-                of_key[at, head] = (of_weighted * weights[at, head].unsqueeze(2)).sum(dim=1)
+        for head in range(query.shape[1]):
+            q, k, v, w = query[:, head], key[:, head], value[:, head], weights[:, head]
+            sums, mixed = kept[2 * head : 2 * head + 2]
+            of_sums, of_mixed = torch.zeros_like(sums), torch.zeros_like(mixed)
+            for at in _blocks(len(q)):
+                shares, g = _shares(q[at], sums), gradient[at, head]
+                of_mixed.addmm_(_spread(shares, q[at]).T, g)
+                of_spread = (g @ mixed.T).view(len(g), *sums.shape)
+                of_shares = (of_spread * q[at].unsqueeze(1)).sum(dim=2)
+                of_denominator = of_shares * shares.square() * -len(sums)  # a share is 1 / (K denominator)
+                of_query[at, head] = of_spread.mul_(shares.unsqueeze(2)).sum(dim=1).addmm_(of_denominator, sums)
+                of_sums.addmm_(of_denominator.T, q[at])
+            for at in _blocks(len(k)):
+                of_value[at, head] = _spread(w[at], k[at]) @ of_mixed
+                of_spread = (v[at] @ of_mixed.T).view(-1, *sums.shape)
+                of_key[at, head] = of_spread.mul_(w[at].unsqueeze(2)).sum(dim=1).addmm_(w[at], of_sums)
         return of_query, of_key, of_value, None
 
 
@@ -400,32 +404,14 @@ def _blocks(count: int) -> Iterator[slice]:
         yield slice(first, first + _BLOCK)
 
 
-def _weighted(key: Tensor, weights: Tensor) -> Tensor:
-    """nodes x (K · M): the key features times each sample's weight."""
-    return (weights.unsqueeze(2) * key.unsqueeze(1)).flatten(1)
+def _shares(query: Tensor, sums: Tensor) -> Tensor:
+    """nodes x samples: 1 / (K denominator)."""
+    return (query @ sums.T).mul_(len(sums)).reciprocal_()
 
 
-def _with_one(value: Tensor) -> Tensor:
-    """A column of ones beside the values: its sum is the denominator."""
-    return functional.pad(value, (0, 1), value=1.0)
-
-
-def _samples_last(total: Tensor, samples: int) -> Tensor:
-    """(K · M) x width as M x (K · width)."""
-    return total.view(samples, -1, total.shape[1]).transpose(0, 1).flatten(1).contiguous()
-
-
-def _samples_first(total: Tensor, samples: int) -> Tensor:
-    """M x (K · width) as (K · M) x width."""
-    return total.view(len(total), samples, -1).transpose(0, 1).flatten(0, 1).contiguous()
-
-
-def _ratio_gradient(found: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient of numerators and denominators (nodes x K x width + 1) from that of the mean of their ratios."""
-    scale = 1.0 / (found[:, :, -1:] * found.shape[1])
-    of_numerator = gradient.unsqueeze(1) * scale
-    of_denominator = -(of_numerator * found[:, :, :-1]).sum(dim=2, keepdim=True) / found[:, :, -1:]
-    return torch.cat([of_numerator, of_denominator], dim=2)
+def _spread(weights: Tensor, features: Tensor) -> Tensor:
+    """nodes x (samples · features): the features times each sample's weight."""
+    return (weights.unsqueeze(2) * features.unsqueeze(1)).flatten(1)
 
 
 # -- edge regularisation ----------------------------------------------------------------------------------------------

@@ -30,8 +30,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -42,15 +40,16 @@ from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Whole
 from models.attention import token_attention
-from models.dropout import _hash as position_hash
 from models.dropout import add_dropped
 from models.edges import (
     Edges,
     Norm,
     PostNormLayer,
     classification_loss,
+    keep_positive,
     random_signs,
     readout,
+    through_kept,
 )
 from models.edges import estimate_memory as estimate_shared
 from models.features import FeatureMatrix
@@ -58,7 +57,6 @@ from models.spectrum import lowest_eigenpairs
 
 _EPSILON = 1e-6  # added to every sum of weights, as in the official code
 _WIDE_ENTRIES = 1 << 20  # numbers in the wide layer of the positional encoder that exist at the same time: 4 MB
-_CHUNK = 1 << 14  # entries that one thread takes at a time
 _PAIRS_AT_ONCE = 1 << 24  # weights of pairs of nodes and heads, in the full variant
 
 
@@ -329,7 +327,7 @@ class _FeedForward(torch.autograd.Function):
             _fill(wide, x[rows], widen, widen_bias, ctx.rate, ctx.seed + rows.start)
             of_narrow.addmm_(gradient[rows].T, wide)
             slopes = torch.mm(gradient[rows], narrow, out=slopes.resize_(wide.shape))
-            _through_kept(wide.view(-1).numpy(), 1.0 / (1.0 - ctx.rate), slopes.view(-1).numpy())
+            through_kept(wide.view(-1).numpy(), 1.0 / (1.0 - ctx.rate), slopes.view(-1).numpy())
             of_widen.addmm_(slopes.T, x[rows])
             of_widen_bias += slopes.sum(dim=0)
             torch.mm(slopes, widen, out=of_x[rows])
@@ -350,35 +348,4 @@ def _fill(wide: Tensor, x: Tensor, widen: Tensor, bias: Tensor, rate: float, see
     if rate == 0.0:
         wide.relu_()
     else:
-        _keep_positive(wide.view(-1).numpy(), int(rate * 2.0**32), 1.0 / (1.0 - rate), seed % 2**32)
-
-
-@numba.njit(cache=True, nogil=True, inline="never")
-def _keep_positive_chunk(values: np.ndarray, first: int, threshold: int, scale: float, seed: int) -> None:
-    limit, factor, zero = np.uint32(threshold), np.float32(scale), np.float32(0.0)
-    for at in range(values.shape[0]):
-        kept = position_hash(np.uint32(first + at), np.uint32(seed)) >= limit
-        values[at] = values[at] * factor if kept and values[at] > zero else zero
-
-
-@numba.njit(cache=True, parallel=True, nogil=True)
-def _keep_positive(values: np.ndarray, threshold: int, scale: float, seed: int) -> None:
-    """dropout(relu(values)), in place."""
-    for chunk in numba.prange((values.shape[0] + _CHUNK - 1) // _CHUNK):
-        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, values.shape[0])
-        _keep_positive_chunk(values[first:last], first, threshold, scale, seed)
-
-
-@numba.njit(cache=True, nogil=True, inline="never")
-def _through_kept_chunk(values: np.ndarray, scale: float, gradient: np.ndarray) -> None:
-    factor, zero = np.float32(scale), np.float32(0.0)
-    for at in range(values.shape[0]):
-        gradient[at] = gradient[at] * factor if values[at] > zero else zero
-
-
-@numba.njit(cache=True, parallel=True, nogil=True)
-def _through_kept(values: np.ndarray, scale: float, gradient: np.ndarray) -> None:
-    """The gradient of what `_keep_positive` made `values` of, in place: what was kept is what is above zero."""
-    for chunk in numba.prange((values.shape[0] + _CHUNK - 1) // _CHUNK):
-        first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, values.shape[0])
-        _through_kept_chunk(values[first:last], scale, gradient[first:last])
+        keep_positive(wide.view(-1).numpy(), int(rate * 2.0**32), 1.0 / (1.0 - rate), seed % 2**32)

@@ -17,7 +17,16 @@ from bench.data.graph import Graph
 from bench.model import Model
 from bench.prepared import PrepareCache
 from models import edges as module
-from models.edges import CLAMP, Edges, PlainOperators, PostNormLayer, classification_loss, random_signs, readout
+from models.edges import (
+    CLAMP,
+    Edges,
+    PlainOperators,
+    PostNormLayer,
+    classification_loss,
+    random_signs,
+    readout,
+    relu_dropped,
+)
 from perf.edges import MaterialisedEdges, MaterialisedGT, MaterialisedSAN
 
 CPU = torch.device("cpu")
@@ -271,6 +280,25 @@ def test_the_layer_adds_then_normalises(norm: Any) -> None:
     assert inner.shape == (9, 12)
     expected = normalised(first + inner @ weights["narrow.weight"].T + weights["narrow.bias"])
     torch.testing.assert_close(layer(nodes, attended).double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_dropped_relu_passes_what_it_kept(rate: float) -> None:
+    torch.manual_seed(0)
+    values = torch.randn(300, 40)
+    x = values.clone().requires_grad_()
+    out = relu_dropped(x * 1.0, rate)
+    kept = (out > 0).double()
+    positive = (values > 0).double()
+    assert not (kept > positive).any()
+    assert float(kept.sum() / positive.sum()) == pytest.approx(1 - rate, abs=0.02)
+    torch.testing.assert_close(out.double(), values.double() * kept / (1 - rate))
+    slope = torch.randn(300, 40)
+    (out * slope).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.double(), slope.double() * kept / (1 - rate))
+    again = relu_dropped(values.clone(), rate)
+    assert torch.equal(again > 0, out > 0) == (rate == 0.0)
 
 
 def test_the_classifier_halves_twice() -> None:

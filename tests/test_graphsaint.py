@@ -504,3 +504,17 @@ def test_the_search_space_admits_published_settings_and_defaults() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         GraphSAINTConfig(**settings)
+
+
+def test_the_estimate_knows_what_grows() -> None:
+    graph = random_graph()
+
+    def estimate(**settings: Any) -> int:
+        return GraphSAINT.estimate_memory(graph, GraphSAINTConfig(**settings))
+
+    # one more order-0 layer of width h: h x h weights, and what training keeps of each node
+    nodes = len(sampler_of(graph, sampler="walk").nodes(0))
+    assert estimate(architecture="0-0-0", hidden=512) - estimate(architecture="0-0", hidden=512) == (
+        20 * 512 * 512 + 28 * 512 * nodes
+    )
+    assert estimate(hidden=512, draws=5) < estimate(hidden=512, draws=500)

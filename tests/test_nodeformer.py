@@ -534,3 +534,20 @@ def test_the_search_space_admits_published_settings_and_defaults() -> None:
 def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         NodeFormerConfig(**settings)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_estimate_knows_what_grows() -> None:
+    graph = random_graph()
+
+    def estimate(**settings: Any) -> int:
+        return NodeFormer.estimate_memory(graph, NodeFormerConfig(**settings))
+
+    # per node and layer: a further order of the bias keeps heads · hidden floats, a further sample one float per head
+    wide, wider = (estimate(hidden=512, layers=1, edge_weight=0.0, relational_order=order) for order in (1, 2))
+    assert wider - wide == 4 * 60 * 2 * (4 * 512)
+    few, many = (estimate(hidden=512, layers=1, gumbel_samples=samples) for samples in (10, 11))
+    assert many - few == 4 * 60 * 2 * 4
+    assert estimate(hidden=512, layers=6) > estimate(hidden=512, layers=6, batch_size=20)

@@ -17,6 +17,7 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models import san
+from models.edges import keep_positive
 from models.san import SAN, LearntEncoding, SANConfig, SANLayer, feed_forward, plain_feed_forward
 from models.spectrum import lowest_eigenpairs
 
@@ -161,7 +162,7 @@ def test_blocks_are_the_formula_with_the_same_dropout_in_both_directions(
     for first in range(0, 33, 5):
         block = mask[first : first + 5]
         if rate:
-            san._keep_positive(block.view(-1).numpy(), int(rate * 2**32), 1 / (1 - rate), (seed + first) % 2**32)
+            keep_positive(block.view(-1).numpy(), int(rate * 2**32), 1 / (1 - rate), (seed + first) % 2**32)
     kept = (mask > 0).float().mean()
     assert float(kept) == 1.0 if rate == 0 else 0.52 < float(kept) < 0.68
     assert mask.unique(dim=0).shape[0] == (33 if rate else 1)  # no two rows lose the same
