@@ -141,6 +141,18 @@ class GCN(Model):
                     nn.init.zeros_(module.bias)
 
     @classmethod
+    def estimate_memory(cls, graph: Graph, config: Any) -> int:
+        """A training step."""
+        floor = 110e6  # threads, matrix products, what the allocator keeps of earlier steps
+        nodes, width, hidden = graph.num_nodes, graph.num_features, config.hidden
+        stored = getattr(graph.features, "nnz", nodes * width)
+        dense = 8 * stored >= nodes * width  # as FeatureMatrix decides
+        features = 8 * nodes * width if dense else 28 * stored
+        activations = 4 * nodes * hidden * (6 + 4 * max(0, config.layers - 2))
+        parameters = 20 * (1 + config.residual) * hidden * (width + hidden * (config.layers - 1))
+        return int(floor + features + 24 * (graph.num_entries + nodes) + activations + parameters)
+
+    @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
         return Prepared(
             FeatureMatrix.of(graph, row_normalize=config.normalize_features),

@@ -145,6 +145,20 @@ class GraphGPS(Model):
         self.classifier = nn.Linear(config.hidden, graph.num_classes)
 
     @classmethod
+    def estimate_memory(cls, graph: Graph, config: Any) -> int:
+        """A training step over the whole graph."""
+        floor = 80e6  # threads, matrix products, compiled code
+        nodes, width, hidden = graph.num_nodes, graph.num_features, config.hidden
+        stored = getattr(graph.features, "nnz", nodes * width)
+        features = 4 * nodes * width if 8 * stored >= nodes * width else 28 * stored  # as FeatureMatrix decides
+        per_node = 24 * config.hidden  # of a layer: activations, gradients, what the allocator keeps
+        if config.attention == "performer":
+            per_node += 4 * config.heads * (config.head_width + config.directions)
+        walks = 12 * nodes * _BLOCK if config.uses_walks else 0
+        training = 4 * nodes * per_node * config.layers + 20 * hidden * width
+        return int(floor + features + 24 * (graph.num_entries + nodes) + max(training, walks))
+
+    @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
         frequencies = walks = None
         if config.uses_laplacian:

@@ -134,6 +134,16 @@ class Graphormer(Model):
                 nn.init.zeros_(module.bias)
 
     @classmethod
+    def estimate_memory(cls, graph: Graph, config: Any) -> int:
+        """A training step or the distances of all pairs, while they are computed."""
+        floor = 60e6  # threads, matrix products, compiled code
+        nodes, width, hidden = graph.num_nodes, graph.num_features, config.hidden
+        stored = getattr(graph.features, "nnz", nodes * width)
+        features = 4 * nodes * width if 8 * stored >= nodes * width else 28 * stored  # as FeatureMatrix decides
+        training = 4 * nodes * hidden * 18 * config.layers + 20 * hidden * width
+        return int(floor + features + max(training, nodes**2))
+
+    @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
         return Prepared(FeatureMatrix.of(graph), as_tensor(shortest_distances(graph, cache)))
 

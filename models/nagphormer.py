@@ -138,6 +138,26 @@ class NAGphormer(Model):
                 nn.init.zeros_(module.bias)
 
     @classmethod
+    def estimate_memory(cls, graph: Graph, config: Any) -> int:
+        """A training step or, where tokens are projected, an inference over all nodes, above what both hold."""
+        floor = 60e6  # threads, allocator, compiled code
+        nodes, hidden, length = graph.num_nodes, config.hidden, config.hops + 1
+        extra = config.encoding_size if config.structural_encoding else 0
+        width = graph.num_features + extra
+        tokens = min(config.batch_size or nodes, nodes) * length
+        step = 4 * tokens * hidden * (19 + 14 * config.layers)  # activations, gradients, what the allocator keeps
+        parameters = 20 * hidden * (width + 8 * hidden * config.layers)  # with gradients, moments and the best state
+        strategy = config.tokens
+        if strategy == "auto":
+            strategy = cheaper_strategy(graph, extra, config.hops, config.batch_size)
+        if strategy == "materialised":
+            rows = 6 * tokens * width  # a batch as it is gathered; the tokens themselves are mapped from the disk
+            return int(floor + parameters + step + rows)
+        nonzero = getattr(graph.features, "nnz", None)  # sparse features are kept both ways
+        held = 8 * (graph.num_entries + nodes) + (4 * nodes * graph.num_features if nonzero is None else 16 * nonzero)
+        return int(floor + parameters + held + max(step + 12 * nodes * hidden, 4 * nodes * hidden * length))
+
+    @classmethod
     def prepare(
         cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache
     ) -> MaterialisedTokens | ProjectedTokens:
