@@ -1,0 +1,57 @@
+"""What models say they will need, against what finished cells of the committed ledger did need."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.data.catalogue import datasets
+from bench.data.graph import UNKNOWN_LABEL, Graph
+from bench.ledger import Ledger
+from bench.records import OK
+from bench.registry import scan, source_hash
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+
+def measured_peaks() -> dict[tuple[str, str, str], list[int]]:
+    """Peaks by model, dataset and configuration, of cells that ran to their own end on the present code."""
+    peaks = defaultdict(list)
+    sources = {model.name: source_hash(model) for model in scan().models.values()}
+    for record in Ledger(RESULTS):
+        plain = record["labels"]["mode"] == "fresh" and not {"set", "cap"} & set(record["labels"])
+        if record["status"] == OK and plain and record["source"] == sources.get(record["model"]):
+            key = record["model"], record["dataset"], json.dumps(record["config"])
+            peaks[key].append(max(phase["peak_data"] for phase in record["phases"].values()))
+    return peaks
+
+
+PEAKS = measured_peaks()
+
+
+def graph_of(name: str) -> Graph:
+    """With the labels of three fifths of its nodes, as a worker sees it."""
+    folder = os.environ.get("BENCH_DATA")
+    if not folder or datasets()[name].stamp(Path(folder)) is None:
+        pytest.skip(f"BENCH_DATA names no folder with the files of {name}")
+    graph = datasets()[name].load(Path(folder))
+    known = np.arange(graph.num_nodes) % 5 < 3
+    return graph.with_labels(np.where(known, graph.labels, UNKNOWN_LABEL))
+
+
+@pytest.mark.parametrize("cell", PEAKS, ids=lambda cell: "-".join(cell[:2]))
+def test_the_estimate_is_within_a_quarter_of_the_measured_peak(cell: tuple[str, str, str]) -> None:
+    name, dataset, config = cell
+    model = scan().models[name]
+    estimate = model.estimate_memory(graph_of(dataset), model.Config(**json.loads(config)))
+    assert estimate == pytest.approx(statistics.median(PEAKS[cell]), rel=0.25)
+
+
+def test_there_is_something_to_compare() -> None:
+    assert {model for model, _, _ in PEAKS} >= {"gcn", "nagphormer", "nagphormer+"}
