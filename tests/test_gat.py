@@ -284,7 +284,7 @@ def test_gradients_are_dense_autograd(sparse: bool, tuned: bool) -> None:
 def test_the_authors_network_on_pubmeds_shape() -> None:
     graph = random_graph(num_features=500)
     graph = Graph(graph.name, graph.indptr, graph.indices, graph.features, graph.labels % 3, 3, graph.fingerprint)
-    shapes = {name: tuple(value.shape) for name, value in build(graph, output_heads=8).state_dict().items()}
+    shapes = {name: tuple(value.shape) for name, value in build(graph, hidden=64, output_heads=8).state_dict().items()}
     assert shapes == {
         "attentions.0.weight": (64, 500),
         "attentions.0.of_reader": (8, 8),

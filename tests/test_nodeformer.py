@@ -441,7 +441,7 @@ def test_an_epoch_of_parts_sees_every_node_once(sparse: bool) -> None:
 
 def test_a_part_has_the_edges_among_its_nodes_normalised_by_what_is_left() -> None:
     graph = random_graph()
-    model = build(graph, relational_order=2)
+    model = build(graph, relational_order=2, normalize_features=True)
     nodes = np.array([1, 2, 3, 9, 17, 40, 41, 42])
     part = model.prepared.induced(nodes)
     current = pattern(graph)
