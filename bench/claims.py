@@ -56,6 +56,13 @@ class Claims:
                     notes[path.name] = os.fsdecode(file.read())
         return notes
 
+    def sweep(self) -> None:
+        """Remove the files that the dead left behind."""
+        for path in self.folder.glob("*"):
+            claim = self.take(path.name, "")
+            if claim is not None:
+                claim.release()
+
 
 def _write(handle: int, note: str) -> None:
     with contextlib.suppress(OSError):  # a full disk: the lock holds all the same, and only `status` reads notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
@@ -13,6 +13,7 @@ from bench.errors import EXIT_MISSING_DATA, EXIT_USER_ERROR, MissingData, UserEr
 
 EXIT_INTERRUPTED = 130
 P = ParamSpec("P")
+T = TypeVar("T")
 
 app = typer.Typer(
     help="Train node-classification models under one protocol, and keep every result.",
@@ -26,8 +27,65 @@ Data = Annotated[
 ]
 Results = Annotated[Path, typer.Option(help="Folder of the ledger.")]
 Reports = Annotated[Path, typer.Option(help="Folder that the report is written to.")]
-Mode = Annotated[str, typer.Option(help="Which trials: fresh, frozen or sealed splits.")]
-Lane = Annotated[str, typer.Option(help="Which settings: author, default or another lane.")]
+_SPLIT_DEFAULT = "fresh; sealed with tuned settings"
+Mode = Annotated[
+    str | None, typer.Option(help="Which trials: fresh, frozen or sealed splits.", show_default=_SPLIT_DEFAULT)
+]
+Lane = Annotated[str, typer.Option(help="Which settings: author, default, tuned or another lane.")]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="MODULE", help="A module with models or datasets of your own; may be repeated."),
+]
+StudyName = Annotated[
+    str | None, typer.Option("--study", metavar="NAME", help="One of the paper's studies; `list studies` shows them.")
+]
+
+Models = Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas.")]
+Datasets = Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")]
+Trials = Annotated[int, typer.Option(min=1, help="Trials per model and dataset.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first trial; trial i adds i.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="fresh: a new split per trial; frozen: one split; sealed: one test set for ever.",
+        show_default=_SPLIT_DEFAULT,
+    ),
+]
+SplitRatio = Annotated[
+    str | None, typer.Option(metavar="A/B/C", help="Train/val/test in per cent instead of the dataset's own rule.")
+]
+Settings = Annotated[str, typer.Option(help="author, default, tuned, or another lane that a model declares.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
+]
+MaxEpochs = Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Cells that run at the same time.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")]
+MemoryLimit = Annotated[str | None, typer.Option(metavar="SIZE", help="Per cell, such as 11GB.")]
+TimeLimit = Annotated[str | None, typer.Option(metavar="TIME", help="Per cell, such as 20m.")]
+Stale = Annotated[bool, typer.Option("--stale", help="Redo cells whose model has changed since.")]
+
+
+def unless_left_out(context: typer.Context, study: str | None, name: str, value: T) -> T | None:
+    """An option's value; with a study, None where it was not typed, so that the study decides."""
+    source = context.get_parameter_source(name)
+    return None if study is not None and source is not None and source.name == "DEFAULT" else value
+
+
+def use_plugins(names: list[str] | None) -> None:
+    """Make the models and datasets of plug-ins known, for verbs that only read records."""
+    from bench.plugins import load_plugins
+
+    for reason in load_plugins(names or ()).broken:
+        raise UserError(reason)
+
+
+def chosen_split(split: str | None, *lanes: str) -> str:
+    """The split mode; where none was typed, what was tuned is judged on nodes that tuning never saw."""
+    from bench.settings import TUNED_LANES
+
+    return split or ("sealed" if any(lane in TUNED_LANES for lane in lanes) else "fresh")
 
 
 def main() -> None:
@@ -62,47 +120,42 @@ def show_help(context: typer.Context) -> None:
 @app.command()
 @guarded
 def run(
-    models: Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas.")] = "all",
-    datasets: Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")] = "digits",
-    trials: Annotated[int, typer.Option(min=1, help="Trials per model and dataset.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first trial; trial i adds i.")] = 0,
-    split: Annotated[
-        str, typer.Option(help="fresh: a new split per trial; frozen: one split; sealed: one test set for ever.")
-    ] = "fresh",
-    split_ratio: Annotated[
-        str | None, typer.Option(metavar="A/B/C", help="Train/val/test in per cent instead of the dataset's own rule.")
-    ] = None,
-    settings: Annotated[str, typer.Option(help="author, default, or another lane that a model declares.")] = "author",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
-    ] = None,
-    max_epochs: Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells that run at the same time.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")] = "auto",
+    context: typer.Context,
+    study: StudyName = None,
+    models: Models = "all",
+    datasets: Datasets = "digits",
+    trials: Trials = 10,
+    seed: Seed = 0,
+    split: Split = None,
+    split_ratio: SplitRatio = None,
+    settings: Settings = "author",
+    set_: Overrides = None,
+    max_epochs: MaxEpochs = None,
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    device: Device = "auto",
     data: Data = None,
     results: Results = Path("results"),
-    memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Per cell, such as 11GB.")] = None,
-    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="Per cell, such as 20m.")] = None,
+    memory_limit: MemoryLimit = None,
+    time_limit: TimeLimit = None,
     retry: Annotated[
         str | None, typer.Option(metavar="STATUS", help="Run failed cells again, such as oom,error.")
     ] = None,
-    stale: Annotated[bool, typer.Option("--stale", help="Redo cells whose model has changed since.")] = False,
+    stale: Stale = False,
     redo: Annotated[bool, typer.Option("--redo", help="Run every cell again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and estimate the time.")] = False,
+    plugin: Plugin = None,
 ) -> int:
     """Run what is missing, then show the table."""
     from bench.commands.run import Request, run_request
 
     return run_request(
         Request(
-            models=models,
-            datasets=datasets,
-            trials=trials,
+            models=unless_left_out(context, study, "models", models),
+            datasets=unless_left_out(context, study, "datasets", datasets),
+            trials=unless_left_out(context, study, "trials", trials),
             seed=seed,
-            split=split,
+            split=chosen_split(split, settings),
             split_ratio=split_ratio,
             settings=settings,
             overrides=tuple(set_ or ()),
@@ -118,17 +171,197 @@ def run(
             stale=stale,
             redo=redo,
             dry_run=dry_run,
+            study=study,
+            plugins=tuple(plugin or ()),
         )
     )
 
 
+@app.command()
+@guarded
+def tune(
+    model: Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas; each has the budget.")],
+    datasets: Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")] = "small",
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Trials per study that end by themselves: complete, pruned or failed.")
+    ] = None,
+    hours: Annotated[
+        float | None,
+        typer.Option(help="Hours per study, summed over its trials; the one that runs then is finished."),
+    ] = None,
+    space: Annotated[str, typer.Option(help="What is searched: wide, paper, or another that a model has.")] = "wide",
+    sampler: Annotated[str, typer.Option(help="tpe, random or grid.")] = "tpe",
+    objective: Annotated[str, typer.Option(help="accuracy, or accuracy,seconds for the front of both.")] = "accuracy",
+    prune: Annotated[
+        bool | None,
+        typer.Option(
+            "--prune/--no-prune",
+            help="End trials below the median early.",
+            show_default="yes; no with random, whose curves need whole trials, and with two objectives",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampler, the split and the training.")] = 0,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; may be repeated.")
+    ] = None,
+    max_epochs: Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of the study.", show_default="model, dataset, space, sampler and seed")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A database, such as postgresql://…", show_default="a file in the results"),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials that run at the same time.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads per trial.", show_default="all cores / jobs")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")] = "auto",
+    data: Data = None,
+    results: Results = Path("results"),
+    memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Per trial, such as 11GB.")] = None,
+    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="Per trial, such as 20m.")] = None,
+    plugin: Plugin = None,
+) -> int:
+    """Find settings under a budget; `run --settings tuned` uses them."""
+    from bench.commands.tune import TuneRequest, tune_request
+
+    return tune_request(
+        TuneRequest(
+            model=model,
+            datasets=datasets,
+            trials=trials,
+            hours=hours,
+            space=space,
+            sampler=sampler,
+            objective=objective,
+            prune=prune,
+            seed=seed,
+            overrides=tuple(set_ or ()),
+            max_epochs=max_epochs,
+            name=name,
+            storage=storage,
+            jobs=jobs,
+            threads=threads,
+            device=device,
+            data=data,
+            results=results,
+            memory_limit=memory_limit,
+            time_limit=time_limit,
+            plugins=tuple(plugin or ()),
+        )
+    )
+
+
+@app.command()
+@guarded
+def plan(
+    context: typer.Context,
+    study: StudyName = None,
+    models: Models = "all",
+    datasets: Datasets = "digits",
+    trials: Trials = 10,
+    seed: Seed = 0,
+    split: Split = None,
+    split_ratio: SplitRatio = None,
+    settings: Settings = "author",
+    set_: Overrides = None,
+    max_epochs: MaxEpochs = None,
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    device: Device = "auto",
+    data: Data = None,
+    results: Results = Path("results"),
+    memory_limit: MemoryLimit = None,
+    stale: Stale = False,
+    budget: Annotated[str | None, typer.Option(metavar="TIME", help="Pick what fits into it, such as 3h.")] = None,
+    pilots: Annotated[
+        bool, typer.Option("--pilots/--no-pilots", help="Run a few epochs of what has no record on this machine.")
+    ] = True,
+    pilot_limit: Annotated[str, typer.Option(metavar="TIME", help="Per pilot.")] = "10m",
+    plugin: Plugin = None,
+) -> int:
+    """Say what is missing and what it will take: cells, hours, memory, disk."""
+    from bench.commands.plan import plan_request
+    from bench.commands.run import Request
+
+    request = Request(
+        models=unless_left_out(context, study, "models", models),
+        datasets=unless_left_out(context, study, "datasets", datasets),
+        trials=unless_left_out(context, study, "trials", trials),
+        seed=seed,
+        split=chosen_split(split, settings),
+        split_ratio=split_ratio,
+        settings=settings,
+        overrides=tuple(set_ or ()),
+        max_epochs=max_epochs,
+        jobs=jobs,
+        threads=threads,
+        device=device,
+        data=data,
+        results=results,
+        memory_limit=memory_limit,
+        stale=stale,
+        study=study,
+        plugins=tuple(plugin or ()),
+    )
+    return plan_request(request, budget, pilots, pilot_limit)
+
+
+@app.command()
+@guarded
+def frontier(
+    model: Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas.")],
+    datasets: Datasets = "digits",
+    seed: Seed = 0,
+    split_ratio: SplitRatio = None,
+    settings: Settings = "author",
+    set_: Overrides = None,
+    max_epochs: Annotated[int, typer.Option(min=1, help="Epochs per run: memory peaks early.")] = 1,
+    threads: Threads = None,
+    device: Device = "auto",
+    data: Data = None,
+    results: Results = Path("results"),
+    time_limit: TimeLimit = None,
+    up_to: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most to try.", show_default="four fifths of what is free")
+    ] = None,
+    precision: Annotated[float, typer.Option(help="How far apart the ends of the bracket may be, as a share.")] = 0.05,
+    plugin: Plugin = None,
+) -> int:
+    """Find the smallest memory limit within which a model runs on a dataset."""
+    from bench.commands.frontier import frontier_request
+    from bench.commands.run import Request
+
+    request = Request(
+        models=model,
+        datasets=datasets,
+        trials=1,
+        seed=seed,
+        split_ratio=split_ratio,
+        settings=settings,
+        overrides=tuple(set_ or ()),
+        max_epochs=max_epochs,
+        threads=threads,
+        device=device,
+        data=data,
+        results=results,
+        time_limit=time_limit,
+        plugins=tuple(plugin or ()),
+    )
+    return frontier_request(request, up_to, precision)
+
+
 @app.command("list")
 @guarded
-def list_(what: Annotated[str, typer.Argument(help="models, datasets, or both.")] = "both") -> None:
-    """List the models and the datasets that can be named."""
+def list_(
+    what: Annotated[str, typer.Argument(help="models, datasets, both of them, studies, or all three.")] = "all",
+    plugin: Plugin = None,
+) -> int:
+    """List the models, the datasets and the studies that can be named."""
     from bench.commands.show import list_names
 
-    list_names(what)
+    return list_names(what, tuple(plugin or ()))
 
 
 @app.command()
@@ -158,10 +391,12 @@ def why(
     model: Annotated[str, typer.Argument(help="A model.")],
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
     results: Results = Path("results"),
+    plugin: Plugin = None,
 ) -> None:
     """Show why cells failed, with the end of their logs."""
     from bench.commands.ledgers import show_failures
 
+    use_plugins(plugin)
     show_failures(model, dataset, results)
 
 
@@ -170,14 +405,16 @@ def why(
 def report(
     results: Results = Path("results"),
     reports: Reports = Path("reports"),
-    split: Mode = "fresh",
+    split: Mode = None,
     settings: Lane = "author",
+    plugin: Plugin = None,
 ) -> int:
     """Write tables, figures, scorecard and claims from the ledger; never trains."""
     from bench.commands.reports import write_report
-    from bench.report.tables import Setting
+    from bench.report.findings import Setting
 
-    return write_report(results, reports, Setting(split, settings))
+    use_plugins(plugin)
+    return write_report(results, reports, Setting(chosen_split(split, settings), settings))
 
 
 @app.command()
@@ -185,14 +422,17 @@ def report(
 def verify(
     results: Results = Path("results"),
     reports: Reports = Path("reports"),
-    split: Mode = "fresh",
+    split: Mode = None,
     settings: Lane = "author",
+    data: Data = None,
+    plugin: Plugin = None,
 ) -> int:
     """Rebuild the report in memory and check it, and the stored predictions, against what is there."""
     from bench.commands.reports import verify as check
-    from bench.report.tables import Setting
+    from bench.report.findings import Setting
 
-    return check(results, reports, Setting(split, settings))
+    use_plugins(plugin)
+    return check(results, reports, Setting(chosen_split(split, settings), settings), data)
 
 
 @app.command()
@@ -202,12 +442,15 @@ def compare(
     second: Annotated[str, typer.Argument(help="The same for the other side.")],
     datasets: Annotated[str, typer.Option(help="Datasets or groups, separated by commas.")] = "all,digits",
     results: Results = Path("results"),
-    split: Mode = "fresh",
+    split: Mode = None,
+    plugin: Plugin = None,
 ) -> int:
     """Compare two models, or two settings, trial by trial."""
     from bench.commands.reports import compare as show
 
-    return show(first, second, datasets, results, split)
+    use_plugins(plugin)
+    lanes = [part for side in (first, second) for part in side.partition(":")[2].split(",")]
+    return show(first, second, datasets, results, chosen_split(split, *lanes))
 
 
 @app.command()

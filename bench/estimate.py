@@ -1,14 +1,23 @@
-"""How long cells will take, judged by what earlier records of the same model and dataset say."""
+"""How long cells will take.
+
+`Estimator` judges by earlier records of the same model and dataset, for a display that must answer at once.
+`Forecaster` takes cells apart, into what an epoch takes here and how many there will be, so that it can judge what has
+never been run.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from bench.environment import processor
+from bench.model import Recipe
 from bench.plan import Cell, canonical_json
-from bench.records import OK, Record, wall_seconds
+from bench.records import CAP_REACHED, OK, Record, memory_used, prepared_bytes, seconds_per_epoch, wall_seconds
 
 
 class Estimator:
@@ -46,3 +55,152 @@ class Estimator:
 def _likenesses(model: str, dataset: str, config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """What cells of similar length have in common, the closest likeness first."""
     return [(model, dataset, canonical_json(config)), (model, dataset, config["max_epochs"]), (model, dataset)]
+
+
+# -- cells that have never been run -----------------------------------------------------------------------------------
+
+PACE = ("batch_size", "evaluation_batch", "evaluate_every")  # what of a recipe decides how long an epoch takes
+SHORT, MANY_LOOKS = 1.0, 20  # a training that was cut short tells enough after so many seconds or evaluations
+UNKNOWN_LENGTH = 4.0  # times the patience: how long training goes on where no record can tell
+UNKNOWN_LENGTH_BY_WINDOW = 1.5  # the same for a rule whose patience is the length of a window
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a cell takes, apart from how many epochs it trains."""
+
+    fixed: float  # seconds before and after training, and what the first epochs pay once
+    epoch: float  # seconds
+    memory: float | None  # bytes at the peak
+    disk: float | None  # bytes of prepared arrays
+
+    def towards(self, other: Speed, share: float) -> Speed:
+        """What lies between this one (0) and the other (1)."""
+
+        def between(mine: float | None, theirs: float | None) -> float | None:
+            return None if mine is None or theirs is None else mine + share * (theirs - mine)
+
+        fixed, epoch = between(self.fixed, other.fixed) or 0.0, between(self.epoch, other.epoch) or 0.0
+        return Speed(fixed, epoch, between(self.memory, other.memory), between(self.disk, other.disk))
+
+
+def speed_of(record: Record, from_scratch: bool = False) -> Speed:
+    """The speed that a finished record shows, whatever number of epochs it had.
+
+    `from_scratch` is for a cell that may not reuse what others have prepared.
+    """
+    epoch, train = seconds_per_epoch(record), record["phases"]["train"]
+    first = train.get("first_evaluation")
+    once = max(0.0, first[1] - first[0] * epoch) if first else 0.0
+    around = sum(phase["seconds"] for name, phase in record["phases"].items() if name != "train")
+    if from_scratch:
+        around += record["phases"]["preprocess"].get("reused_seconds") or 0.0
+    return Speed(around + once + record["overhead_seconds"], epoch, memory_used(record), prepared_bytes(record))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    epochs: int
+    enough: bool
+    speed: Speed
+
+
+def tells_enough(record: Record) -> bool:
+    """Whether its epochs say what an epoch takes; a few that were over in no time do not."""
+    looks = record["training"]["epochs"] / record["config"]["evaluate_every"]
+    train = record["phases"]["train"]
+    first, last = train.get("first_evaluation"), train.get("last_evaluation")
+    measured = last[1] - first[1] if first and last else train["seconds"]
+    return not _cut_short(record) or measured >= SHORT or looks >= MANY_LOOKS
+
+
+def _cut_short(record: Record) -> bool:
+    return record["training"]["stopped_by"] == CAP_REACHED and record["labels"].get("cap") is not None
+
+
+def at_least(record: Record, epochs: float) -> float:
+    """Seconds below which a cell will not be done whose pilot ran out of time: it had not finished its few epochs."""
+    train = record["phases"].get("train", {}).get("seconds", 0.0)
+    return wall_seconds(record) - train + train * max(1.0, epochs / record["config"]["max_epochs"])
+
+
+class Forecaster:
+    """Judges cells by what this machine has done before: speeds by its own records, epochs by anybody's."""
+
+    def __init__(
+        self, records: Iterable[Record], threads: int, device: str = "cpu", from_scratch: bool = False
+    ) -> None:
+        self._from_scratch = from_scratch
+        self._here = (processor(), threads, device.partition(":")[0])
+        self._speeds: dict[tuple[str, str, str], list[_Measured]] = defaultdict(list)
+        self._beyond: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._ratios: dict[str, list[float]] = defaultdict(list)
+        for record in records:
+            if record["status"] == OK:
+                self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Learn from an `ok` record."""
+        environment, config = record["environment"], record["config"]
+        here = (environment["processor"], environment["threads"], str(environment["device"]).partition(":")[0])
+        if here == self._here:
+            work = (record["model"], record["data"], _work_per_epoch(config))
+            speed = speed_of(record, self._from_scratch)
+            self._speeds[work].append(_Measured(record["training"]["epochs"], tells_enough(record), speed))
+        epochs, stopped_by = record["training"]["epochs"], record["training"]["stopped_by"]
+        if config["stop"] != "never" and not _cut_short(record):
+            patience = _patience(config)
+            beyond = epochs if stopped_by == CAP_REACHED else max(0, epochs - patience)
+            self._beyond[record["model"]][record["data"]].append(beyond)
+            self._ratios[config["stop"]].append(epochs / patience)
+
+    def speed(self, cell: Cell) -> Speed | None:
+        """The median of what cells with the same work per epoch took here; None where there was none.
+
+        Of several, those that trained far shorter than the longest (pilots, capped runs) are not asked.
+        """
+        measured = [
+            one
+            for one in self._speeds.get((cell.model, cell.data, _work_per_epoch(cell.config)), ())
+            if one.enough or one.epochs >= cell.config["max_epochs"]
+        ]
+        if not measured:
+            return None
+        longest = max(one.epochs for one in measured)
+        found = [one.speed for one in measured if 2 * one.epochs >= longest]
+        memory = [speed.memory for speed in found if speed.memory is not None]
+        disk = [speed.disk for speed in found if speed.disk is not None]
+        return Speed(
+            statistics.median(speed.fixed for speed in found),
+            statistics.median(speed.epoch for speed in found),
+            max(memory, default=None),
+            max(disk, default=None),
+        )
+
+    def epochs(self, cell: Cell) -> float:
+        """How long it will train: as the model did on this graph, else on others, else as its rule usually takes."""
+        config = cell.config
+        if config["stop"] == "never":
+            return float(config["max_epochs"])
+        by_graph = self._beyond.get(cell.model, {})
+        if by_graph:
+            medians = [statistics.median(lengths) for lengths in by_graph.values()]
+            beyond = statistics.median(by_graph.get(cell.data) or medians)
+            expected = beyond + _patience(config)
+        else:
+            ratios = self._ratios.get(config["stop"])
+            usual = UNKNOWN_LENGTH_BY_WINDOW if config["stop"] == "window" else UNKNOWN_LENGTH
+            expected = (statistics.median(ratios) if ratios else usual) * _patience(config)
+        return min(float(config["max_epochs"]), expected)
+
+
+def _patience(config: Mapping[str, Any]) -> int:
+    return int(config["patience"] * config["evaluate_every"])
+
+
+def _work_per_epoch(config: Mapping[str, Any]) -> str:
+    """The part of a configuration that decides how long an epoch takes; dropout and learning rates do not."""
+    idle = {item.name for item in dataclasses.fields(Recipe)} - set(PACE)
+    return canonical_json(
+        {name: value for name, value in config.items() if name not in idle and not name.endswith("dropout")}
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from numba.core import event as numba_event
 
 STATUS_FILE = "/proc/self/status"
@@ -73,6 +75,46 @@ class Sampler:
         with self._lock:
             self.anonymous = self.file_backed = self.data = 0
         self.look()
+
+
+class LoadWatch:
+    """How busy the machine is besides this process, from now until `look`.
+
+    Load averages look a minute back and count this benchmark's own earlier cells; processor time does neither.
+    """
+
+    def __init__(self) -> None:
+        self._load, self._busy, self._own, self._began = _load_average(), _busy(), _own(), time.perf_counter()
+
+    def look(self) -> dict[str, Any]:
+        """Load averages at both ends, and how many processors others kept busy in between."""
+        elapsed = max(time.perf_counter() - self._began, 1e-9)
+        others = max(0.0, (_busy() - self._busy) - (_own() - self._own)) / elapsed
+        processors = psutil.cpu_count() or 1
+        return {
+            "start": self._load,
+            "end": _load_average(),
+            "others": round(min(others, processors), 3),
+            "processors": processors,
+        }
+
+
+def _load_average() -> float:
+    return round(os.getloadavg()[0], 2)
+
+
+def _busy() -> float:
+    """Seconds that all processors of the machine have worked since it started; stolen ones count."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # already within user and nice
+    return sum(times) - idle - guests
+
+
+def _own() -> float:
+    """Processor seconds of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 class Meter:
@@ -147,4 +189,6 @@ class Meter:
         if self._cuda is not None:
             peaks["peak_allocated"] = int(self._cuda.max_memory_allocated())
             peaks["peak_reserved"] = int(self._cuda.max_memory_reserved())
+            free, total = self._cuda.mem_get_info()
+            peaks["device_used"] = int(total - free)  # by everybody, at the end of the phase
         return peaks

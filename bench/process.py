@@ -68,6 +68,12 @@ def see_one_gpu(device: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[int(index)] if visible else index
 
 
+def pin_to_processors(count: int) -> None:
+    """Stay on the first `count` processors that this process may use, where the system can be told so."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
+
+
 def use_threads(threads: int) -> None:
     """The same number of threads for every library that has a pool."""
     import numba

@@ -40,6 +40,7 @@ def make_record(
         "choices": result.get("choices", {}),
         "limits": limits,
         "environment": environment(threads, outcome.device, result.get("gpu")),
+        "load": result.get("load"),
         "source": source,
         "predictions": None,
         "started": outcome.started,

@@ -19,8 +19,9 @@ UNSUPPORTED = "unsupported"
 MISSING = "missing"
 ERROR = "error"
 INTERRUPTED = "interrupted"
+PRUNED = "pruned"  # a tuning trial that was not worth finishing; neither an answer nor a failure
 CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
-STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED)
+STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED, PRUNED)
 
 
 def parse_statuses(text: str) -> frozenset[str]:
@@ -44,7 +45,7 @@ def answers(record: Record, memory_limit: int | None = None, time_limit: float |
         return _number(memory_limit) <= _number(limits["memory"])
     if status == TIMEOUT:
         return _number(time_limit) <= _number(limits["time"])
-    return status != INTERRUPTED
+    return status not in (INTERRUPTED, PRUNED)
 
 
 def _fits(limit: float | None, earlier_limit: float | None, used: float | None) -> bool:
@@ -94,17 +95,69 @@ def newest(records: Iterable[Record]) -> Record | None:
 
 
 def _outlives(earlier: Record, later: Record) -> bool:
-    """An `ok` is not undone by being interrupted, or by a failure that tighter limits explain."""
-    if earlier["status"] != OK or later["status"] == OK:
+    """An `ok` is not undone by being interrupted or pruned, or by a failure that tighter limits explain."""
+    if earlier["status"] != OK:
         return False
+    if later["status"] == OK:
+        return _measured_better(earlier, later)
     tighter = any(_number(later["limits"][what]) < _number(earlier["limits"][what]) for what in ("memory", "time"))
-    return tighter or later["status"] == INTERRUPTED
+    return tighter or later["status"] in (INTERRUPTED, PRUNED)
 
 
-def answering(records: Iterable[Record], memory_limit: int | None, time_limit: float | None) -> Record | None:
-    """The newest of these records that answers for these limits."""
+def _measured_better(earlier: Record, later: Record) -> bool:
+    """A result is not replaced by a mere measurement of cost, nor an undisturbed one of these by a disturbed one."""
+    if later.get("purpose") is None:
+        return False
+    return earlier.get("purpose") is None or (under_load(earlier) is False and under_load(later) is not False)
+
+
+def is_failure(record: Record) -> bool:
+    """Whether something went wrong that a table or a user should hear of."""
+    return record["status"] not in (OK, PRUNED)
+
+
+def answering(
+    records: Iterable[Record], memory_limit: int | None, time_limit: float | None, purpose: str | None = None
+) -> Record | None:
+    """The newest of these records that was made for this purpose and answers for these limits.
+
+    A purpose other than accuracy is to measure, which has to be done again where others have disturbed it.
+    """
     found = None
     for record in records:
-        if answers(record, memory_limit, time_limit):
+        disturbed = purpose is not None and record["status"] == OK and under_load(record)
+        if record.get("purpose") == purpose and not disturbed and answers(record, memory_limit, time_limit):
             found = record
     return found
+
+
+# -- what it cost -----------------------------------------------------------------------------------------------------
+
+LOADED = 0.05  # of the machine's processors: as much as others may use before a measurement counts as disturbed
+
+
+def under_load(record: Record) -> bool | None:
+    """Whether other work disturbed the measurement; None where the record does not know."""
+    load = record.get("load")
+    return None if not load else bool(load["others"] > LOADED * load["processors"])
+
+
+def seconds_per_epoch(record: Record) -> float:
+    """Without what the first epochs pay once, where the record can tell them apart."""
+    train = record["phases"]["train"]
+    first, last = train.get("first_evaluation"), train.get("last_evaluation")
+    if first and last and last[0] > first[0]:
+        return float((last[1] - first[1]) / (last[0] - first[0]))
+    return float(train["seconds"] / max(record["training"]["epochs"], 1))
+
+
+def seconds_per_thousand_nodes(record: Record) -> float | None:
+    """Inference, per 1,000 nodes; None where the record does not say how many were predicted."""
+    infer = record["phases"]["infer"]
+    return 1000 * infer["seconds"] / infer["nodes"] if infer.get("nodes") else None
+
+
+def prepared_bytes(record: Record) -> int | None:
+    """The prepared arrays that the cell used: what it keeps on disk; None where nobody counted."""
+    found = record["phases"].get("preprocess", {}).get("prepared_bytes")
+    return None if found is None else int(found)

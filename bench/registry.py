@@ -10,6 +10,8 @@ import inspect
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
 
 from bench.errors import UserError
 from bench.model import Model
@@ -38,11 +40,26 @@ class Registry:
         return groups
 
     def add(self, model: type[Model]) -> None:
-        for name in dict.fromkeys(map(simplify, (model.name, *model.aliases))):
-            other = self.names.setdefault(name, model)
+        names = dict.fromkeys(map(simplify, (model.name, *model.aliases)), model)
+        for name in names:
+            other = self.names.get(name, model)
             if other is not model:
                 raise UserError(f"{_file(other)} and {_file(model)} both register a model called '{name}'; rename one")
+        self.names.update(names)
         self.models[model.name] = model
+
+    def add_module(self, module: ModuleType) -> list[type[Model]]:
+        """Register the model classes that are written in this module, all or none, and return them."""
+        found = [value for value in vars(module).values() if _is_model_of(module.__name__, value)]
+        before = dict(self.models), dict(self.names)
+        try:
+            for model in found:
+                self.add(model)
+            self.check_groups()
+        except UserError:
+            self.models, self.names = before
+            raise
+        return found
 
     def check_groups(self) -> None:
         for group in self.groups.keys() & self.names.keys():
@@ -86,14 +103,11 @@ def scan(package: str = PACKAGE) -> Registry:
                 f"{package}/{entry.name}.py cannot be imported: {type(error).__name__}: {text}"
             )
             continue
-        for value in list(vars(module).values()):
-            if _is_model_of(module.__name__, value):
-                registry.add(value)
-    registry.check_groups()
+        registry.add_module(module)
     return registry
 
 
-def _is_model_of(module: str, value: object) -> bool:
+def _is_model_of(module: str, value: object) -> TypeGuard[type[Model]]:
     """A model class written in this module; an inherited name is its parent's, not its own."""
     return (
         inspect.isclass(value)

@@ -7,10 +7,11 @@ nodes, scores what comes back and writes the record.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,7 +20,7 @@ import numpy as np
 
 from bench.claims import Claim, Claims
 from bench.data.graph import UNKNOWN_LABEL, Split
-from bench.data.splits import draw_split
+from bench.data.splits import draw_split, is_scored
 from bench.data.store import Stored
 from bench.environment import code_version
 from bench.errors import UserError
@@ -32,10 +33,13 @@ from bench.recording import make_record
 from bench.records import OK, UNSUPPORTED, Record, answering, phase_seconds
 from bench.registry import find_model, source_hash
 from bench.scoring import score
-from bench.worker import Job
+from bench.staleness import Sources
+from bench.studies import COST
+from bench.worker import PROGRESS_INTERVAL, Job
 
 OnEvent = Callable[[Event], None]
 FindModel = Callable[[str], type[Model]]
+COST_NODES = 200_000  # nodes on which inference is measured where cost is the purpose, or all if there are fewer
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class RunOptions:
     cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
     cache_limit: int = 40 * 2**30
     paths: tuple[str, ...] = ()  # where models outside the package are imported from
+    believe_estimates: bool = True  # a cell that its model says will not fit is `oom` without being tried
+    purpose: str | None = None  # what the records are for, where that is not accuracy: then only such records answer
+    progress_interval: float = PROGRESS_INTERVAL  # seconds between two signs of life; 0: at every evaluation
 
 
 @dataclass
@@ -70,9 +77,11 @@ def pending(
     """The cells that have to be run, each once, and the records that answer for the others."""
     todo: dict[str, Cell] = {}
     answered: dict[str, Record] = {}
+    present = {name: source_hash(find(name)) for name in {cell.model for cell in cells if options.stale}}
+    sources = Sources(ledger if options.stale else (), present)
     for cell in cells:
-        record = answering(ledger.of(cell.key), options.memory_limit, options.time_limit)
-        stale = record is not None and options.stale and record.get("source") != source_hash(find(cell.model))
+        record = answering(ledger.of(cell.key), options.memory_limit, options.time_limit, options.purpose)
+        stale = record is not None and options.stale and sources.is_stale(record)
         if record is None or options.redo or stale or record["status"] in options.retry:
             todo[cell.key] = cell
         else:
@@ -92,12 +101,36 @@ def run_cells(
     """Run what the ledger does not answer yet. `stored` holds the graph of every dataset the cells name."""
     check_writable(ledger.results, "predictions", ".claims")
     todo, answered = pending(cells, ledger, options, find)
-    run = _Run(todo, stored, options, ledger, on_event, find)
+    run = _Run({cell.model for cell in todo}, stored, options, ledger, on_event, find)
     run.summary.records.update(answered)
     run.summary.earlier = len(answered)
+    return _work_through(run, run.jobs(todo), executor)
+
+
+def run_asked(
+    cells: Iterator[Cell | None],
+    models: Collection[str],
+    stored: Mapping[str, Stored],
+    options: RunOptions,
+    ledger: Ledger,
+    executor: Executor,
+    on_event: OnEvent = lambda event: None,
+    find: FindModel = find_model,
+) -> Summary:
+    """Run cells of these models that are thought of one by one, because the next may depend on what came of the others.
+
+    `cells` gives None while there is nothing to run but may be later. Of every cell a "finished" event is heard, also
+    of one that the ledger answers.
+    """
+    check_writable(ledger.results, "predictions", ".claims")
+    run = _Run(models, stored, options, ledger, on_event, find)
+    return _work_through(run, run.asked_jobs(cells), executor)
+
+
+def _work_through(run: _Run, jobs: Iterator[Job | None], executor: Executor) -> Summary:
     with _stop_on_signals() as stopped:
         try:
-            for outcome in executor.run(run.jobs(), on_event, stopped):
+            for outcome in executor.run(jobs, run.on_event, stopped):
                 run.finish(outcome)
         finally:
             run.release_all()
@@ -110,14 +143,14 @@ class _Run:
 
     def __init__(
         self,
-        todo: list[Cell],
+        models: Collection[str],
         stored: Mapping[str, Stored],
         options: RunOptions,
         ledger: Ledger,
         on_event: OnEvent,
         find: FindModel,
     ) -> None:
-        self.todo, self.stored, self.options, self.ledger = todo, stored, options, ledger
+        self.stored, self.options, self.ledger = stored, options, ledger
         self.on_event, self.find = on_event, find
         self.summary = Summary()
         self._claims = Claims(ledger.results)
@@ -126,12 +159,12 @@ class _Run:
         self._appeared: dict[str, list[Record]] = {}  # records that were not there when the run was planned
         self._predictions = PredictionStore(ledger.results)
         # asked now, not when the first record is written: by then somebody may have edited a file
-        self._source = {name: source_hash(find(name)) for name in {cell.model for cell in todo}}
+        self._source = {name: source_hash(find(name)) for name in models}
         code_version()
 
-    def jobs(self) -> Iterator[Job | None]:
+    def jobs(self, todo: Sequence[Cell]) -> Iterator[Job | None]:
         """Jobs for the cells that nobody else is running; None while only claimed ones are left."""
-        waiting = self.todo
+        waiting = todo
         while waiting:
             claimed_elsewhere = []
             for cell in waiting:
@@ -149,11 +182,30 @@ class _Run:
             if waiting:
                 yield None
 
+    def asked_jobs(self, cells: Iterator[Cell | None]) -> Iterator[Job | None]:
+        """Jobs for cells in the order in which they are thought of; None while there is none."""
+        for cell in cells:
+            if cell is None:
+                yield None
+                continue
+            while (claim := self._claims.take(cell.key, f"{cell.model}\t{cell.dataset}")) is None:
+                yield None  # the same cell is running, here or elsewhere: its record will answer for this one
+            self._held[cell.key] = claim
+            self.ledger.refresh()
+            job = None if self._answered(cell, self.ledger.of(cell.key)) else self._job(cell)
+            if job is None:
+                self._release(cell)
+            else:
+                yield job
+
     def _done_elsewhere(self, cell: Cell) -> bool:
         """Whether another process has finished this cell since the run was planned."""
         for new in self.ledger.refresh():
             self._appeared.setdefault(new["key"], []).append(new)
-        record = answering(self._appeared.get(cell.key, []), self.options.memory_limit, self.options.time_limit)
+        return self._answered(cell, self._appeared.get(cell.key, []))
+
+    def _answered(self, cell: Cell, records: Sequence[Record]) -> bool:
+        record = answering(records, self.options.memory_limit, self.options.time_limit, self.options.purpose)
         if record is None:
             return False
         self.summary.records[cell.key] = record
@@ -180,15 +232,26 @@ class _Run:
             threads=self.options.threads,
             memory_limit=self.options.memory_limit,
             time_limit=self.options.time_limit,
-            cache_folder=self.options.cache_folder,
+            cache_folder=self._cache_folder(cell),
             cache_limit=self.options.cache_limit,
             paths=self.options.paths,
+            progress_interval=self.options.progress_interval,
+            believe_estimates=self.options.believe_estimates,
+            pinned=self.options.purpose == COST,
+            inference_nodes=COST_NODES if self.options.purpose == COST else None,
         )
+
+    def _cache_folder(self, cell: Cell) -> Path | None:
+        """Where the cell finds prepared arrays; one whose cost is measured has to prepare everything itself."""
+        folder = self.options.cache_folder
+        return folder / f".cost-{cell.key}" if folder is not None and self.options.purpose == COST else folder
 
     def finish(self, outcome: Outcome) -> None:
         """Score, store and record what came of a job, then let go of its cell."""
         assert outcome.job is not None
         self._keep(outcome.job.cell, outcome)
+        if self.options.purpose == COST and outcome.job.cache_folder is not None:
+            shutil.rmtree(outcome.job.cache_folder, ignore_errors=True)
         self._release(outcome.job.cell)
 
     def _keep(self, cell: Cell, outcome: Outcome) -> None:
@@ -198,13 +261,17 @@ class _Run:
         if outcome.status == OK and outcome.job is not None:
             split, labels = outcome.job.split, self.stored[cell.dataset].graph.labels
             predictions = Predictions(outcome.result["val"], outcome.result["test"])
-            record["metrics"] = {
-                "test": score(labels[split.test], predictions.test),
-                "val": score(labels[split.val], predictions.val),
-            }
+            if is_scored(cell.split_rule):
+                tested = outcome.result.get("tested")  # part of the test nodes, where cost is the purpose
+                record["metrics"]["test"] = score(labels[split.test if tested is None else tested], predictions.test)
+            else:  # nor kept: nobody can be tempted to look
+                predictions = Predictions(predictions.val, predictions.test[:0])
+            record["metrics"]["val"] = score(labels[split.val], predictions.val)
             curve = outcome.result["training"]["curve"]
             record["predictions"] = self._predictions.save(predictions, cell.key, curve)
         record["overhead_seconds"] = time.perf_counter() - self._begun.pop(cell.key) - phase_seconds(record)
+        if options.purpose is not None:
+            record["purpose"] = options.purpose
         self.ledger.append(record)
         self.summary.records[cell.key] = record
         self.summary.ran += 1

@@ -16,6 +16,9 @@ from bench.text import nearest
 
 DEFAULT_LANE = "default"  # the Config's own defaults, which every model has
 AUTHOR_LANE = "author"  # what the paper's authors published; every model may be asked for it
+# What `tune` found, in a folder of that name below the results: the most accurate settings, and the cheapest of those
+# that are about as accurate. Every model may be asked for them.
+TUNED_LANE, CHEAP_LANE = TUNED_LANES = ("tuned", "tuned-cheap")
 _NEVER_NEGATIVE = ("weight_decay", "clip_norm", "final_learning_rate")  # the recipe's floats that may be 0
 _TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -43,9 +46,13 @@ def resolve_settings(
     lane: str = AUTHOR_LANE,
     overrides: Mapping[str, Any] | None = None,
     max_epochs: int | None = None,
+    tuned: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Model defaults, then the lane's settings for this dataset if it has any, then the user's own, then the cap."""
-    published = model.settings.get(lane, {}).get(settings_name)
+    """Model defaults, then the lane's settings for this dataset if it has any, then the user's own, then the cap.
+
+    A tuned lane's settings are no part of the model: the caller has looked them up (bench/tuning/winners.py).
+    """
+    published = tuned if lane in TUNED_LANES else model.settings.get(lane, {}).get(settings_name)
     hints = field_types(model)
     values: dict[str, Any] = {}
     for key, value in (published or {}).items():
@@ -129,8 +136,8 @@ def _written(value: Any) -> str:
 
 
 def check_lane(lane: str, models: Iterable[type[Model]]) -> None:
-    """A lane must be declared by at least one of the chosen models; `author` and `default` are always there."""
-    known = {DEFAULT_LANE, AUTHOR_LANE}.union(*(model.settings for model in models))
+    """A lane must be declared by one of the chosen models; `author`, `default` and the tuned ones are always there."""
+    known = {DEFAULT_LANE, AUTHOR_LANE, *TUNED_LANES}.union(*(model.settings for model in models))
     if lane not in known:
         raise UserError(
             f"unknown settings '{lane}'; these models have: {', '.join(sorted(known))}.{nearest(lane, known)}"

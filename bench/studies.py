@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bench.model import Model
 
 FILE = Path(__file__).with_suffix(".toml")
+EMBEDDED = "digits"  # needs no data: every study can be rehearsed on it
+COST = "cost"  # the purpose of records that were made to measure time and memory, see bench/runner.py
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,41 @@ class Study:
     variants: tuple[Variant, ...]
     extra: str = ""  # datasets on which only we run it
     varied: tuple[str, ...] = ()  # the settings that a sweep varies
+    trials: int | None = None  # where it is not as many as usual
+    purpose: str | None = None  # what its records are for, where that is not accuracy
 
-    def combinations(self) -> Iterator[tuple[type[Model], Dataset, Variant]]:
-        """Model, dataset and variant of every column of cells, dataset by dataset."""
+    @property
+    def everywhere(self) -> str:
+        """The datasets that it runs on when nobody says otherwise."""
+        return ",".join(filter(None, [self.datasets, self.extra]))
+
+    def combinations(
+        self, datasets: str | None = None, models: str | None = None, split_ratio: str | None = None
+    ) -> Iterator[tuple[type[Model], Dataset, Variant]]:
+        """Model, dataset and variant of every column of cells, dataset by dataset.
+
+        Unless `datasets` are named, all on which there may be records: those of the study and the embedded graph.
+        """
         from bench.data.catalogue import resolve
+
+        columns = [(model, variant) for variant in self.variants for model in self._models(variant, models)]
+        if not columns:
+            own = ", ".join(dict.fromkeys(model.name for item in self.variants for model in self._models(item, None)))
+            raise UserError(f"the study {self.name} varies settings of {own}; '{models}' has none of them")
+        for dataset in resolve(datasets or f"{self.everywhere},{EMBEDDED}", split_ratio):
+            for model, variant in columns:
+                yield model, dataset, variant
+
+    def _models(self, variant: Variant, wanted: str | None) -> list[type[Model]]:
+        """The variant's models, or those of them that are wanted; where nothing is varied, any model will do."""
         from bench.registry import resolve_models
 
-        for dataset in resolve(",".join(filter(None, [self.datasets, self.extra]))):
-            for variant in self.variants:
-                for model in resolve_models(variant.models):
-                    yield model, dataset, variant
+        if wanted is None:
+            return resolve_models(variant.models)
+        chosen = resolve_models(wanted)
+        if len(self.variants) == 1:
+            return chosen
+        return [model for model in resolve_models(variant.models) if model in chosen]
 
 
 @functools.cache
@@ -78,7 +105,15 @@ def _study(name: str, entry: Mapping[str, Any]) -> Study:
             for chosen in (dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values()))
         ]
     return Study(
-        name, entry["about"], entry["shows"], entry["datasets"], tuple(variants), entry.get("extra", ""), tuple(vary)
+        name,
+        entry["about"],
+        entry["shows"],
+        entry["datasets"],
+        tuple(variants),
+        extra=entry.get("extra", ""),
+        varied=tuple(vary),
+        trials=entry.get("trials"),
+        purpose=entry.get("purpose"),
     )
 
 

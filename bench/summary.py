@@ -30,10 +30,10 @@ class Context:
 
 
 def summarise(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
-    """One row per dataset and model, in the order of the cells; `records` by key, the standing one of each."""
-    groups: dict[tuple[str, str], list[Cell]] = {}
+    """One row per dataset, model and settings, in the order of the cells; `records` by key, the standing ones."""
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((cell.dataset, cell.model), []).append(cell)
+        groups.setdefault((cell.dataset, cell.model, describe_settings(cell)), []).append(cell)
     rows = [_row(group, records, context) for group in groups.values()]
     frame = pd.DataFrame(
         rows,
@@ -50,7 +50,7 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
     return {
         DATASET: context.dataset_titles.get(first.dataset, first.dataset),
         MODEL: context.model_titles.get(first.model, first.model),
-        SETTINGS: _settings(first),
+        SETTINGS: describe_settings(first),
         ACCURACY: mean_and_spread([100 * record["metrics"]["test"]["accuracy"] for record in good]),
         COUNT: str(len(good)),
         SECONDS: f"{statistics.median(_train_seconds(record) for record in good):.1f}" if good else "",
@@ -70,7 +70,8 @@ def mean_and_spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-def _settings(cell: Cell) -> str:
+def describe_settings(cell: Cell) -> str:
+    """The lane, and what differs from it."""
     changed = cell.labels.get("set", {})
     return " ".join([cell.labels.get("settings", ""), *(f"{key}={value}" for key, value in changed.items())]).strip()
 

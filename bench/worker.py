@@ -11,7 +11,7 @@ import importlib
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,17 @@ import torch
 from bench.data.graph import UNKNOWN_LABEL, Graph, Split
 from bench.data.store import open_arrays
 from bench.failures import describe_failure
-from bench.meter import Meter
+from bench.meter import LoadWatch, Meter
 from bench.model import Model
 from bench.plan import Cell
-from bench.prepared import PrepareCache
-from bench.process import lift_memory_limit, limit_memory, use_threads
+from bench.prepared import Arrays, PrepareCache
+from bench.process import lift_memory_limit, limit_memory, pin_to_processors, use_threads
 from bench.records import OK, OOM, UNSUPPORTED
 from bench.sizes import format_size
 from bench.train import Diverged, train
 
 Send = Callable[[str, Any], None]  # kind of message, content
-PROGRESS_INTERVAL = 0.25  # seconds between two progress messages
+PROGRESS_INTERVAL = 0.25  # seconds between two progress messages, unless the job wants all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +53,18 @@ class Job:
     cache_folder: Path | None = None  # prepared arrays that cells share
     cache_limit: int = 40 * 2**30
     paths: tuple[str, ...] = ()  # more places to import the model from
+    progress_interval: float = PROGRESS_INTERVAL  # 0: every evaluation is told
+    believe_estimates: bool = True  # refuse what the model says will not fit, instead of trying
+    pinned: bool = False  # keep to as many processors as there are threads
+    inference_nodes: int | None = None  # to measure inference on, where there are so many; None: val and test nodes
 
 
 def run_cell(job: Job, send: Send) -> dict[str, Any]:
     """Run the cell and return the worker's part of its record; never raises for what the cell itself does wrong."""
     device = job.device.partition(":")[0]  # of several GPUs the process sees one
+    load = LoadWatch()
+    if job.pinned:
+        pin_to_processors(job.threads)
     use_threads(job.threads)
     _be_deterministic()
     meter = Meter(device, torch.cuda, on_phase=lambda name, measured: send("phase", (name, measured)))
@@ -72,6 +79,7 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
         lift_memory_limit()
         status, reason = describe_failure(error, meter.current, job.memory_limit)
         result.update(status=status, reason=reason, error=error)
+    result["load"] = load.look()
     return result
 
 
@@ -81,25 +89,29 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
     config = model_class.Config(**job.cell.config)
     with meter.phase("load"):
         graph = _with_training_labels(open_arrays(job.graph_folder), job)
-        refusal = _refusal(model_class, graph, config, job.memory_limit)
+        refusal = _refusal(model_class, graph, config, job.memory_limit if job.believe_estimates else None)
     if refusal is not None:
         return refusal
 
-    cache = PrepareCache(job.cache_folder, job.cache_limit)
+    cache = _CountingCache(job.cache_folder, job.cache_limit)
     with meter.phase("preprocess") as facts:
         _seed(job.cell.seed)
         # What is cached must not depend on the number of threads: BLAS sums in another order with more of them.
         with threadpoolctl.threadpool_limits(1, user_api="blas"):
             prepared = model_class.prepare(graph, job.split, config, job.cell.seed, cache)
-        facts.update(source=cache.source, reused_seconds=cache.reused)
+        facts.update(source=cache.source, reused_seconds=cache.reused, prepared_bytes=cache.handed_out)
         _seed(job.cell.seed)  # again: a preparation that was found in the cache has drawn no random numbers
         model = model_class(graph, prepared, config).to(device)
     del prepared
 
-    with meter.phase("train"):
-        training = train(model, job.split, torch.from_numpy(job.labels), config, _progress(send, config.max_epochs))
-    with meter.phase("infer"):
-        val, test = _predict(model, job.split, graph.num_classes)
+    with meter.phase("train") as facts:
+        tell, evaluations = _progress(send, config.max_epochs, job.progress_interval), _Evaluations()
+        training = train(model, job.split, torch.from_numpy(job.labels), config, evaluations.before(tell))
+        facts.update(first_evaluation=evaluations.first, last_evaluation=evaluations.last)
+    with meter.phase("infer") as facts:
+        asked, others = _inference_sample(job)
+        facts["nodes"] = len(asked.val) + len(asked.test) + len(others)
+        val, test = _predict(model, asked, graph.num_classes, others)
     return {
         "status": OK,
         "reason": "",
@@ -108,6 +120,7 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
         "choices": {str(name): str(choice) for name, choice in model.choices().items()},
         "val": val,
         "test": test,
+        "tested": asked.test if len(asked.test) < len(job.split.test) else None,
     }
 
 
@@ -132,24 +145,74 @@ def _refusal(model: type[Model], graph: Graph, config: Any, limit: int | None) -
     return None
 
 
-def _predict(model: Model, split: Split, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+class _CountingCache(PrepareCache):
+    """Knows how many bytes it has handed out."""
+
+    handed_out = 0
+
+    def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
+        arrays = super().get(what, depends_on, compute)
+        self.handed_out += sum(array.nbytes for array in arrays.values())
+        return arrays
+
+
+class _Evaluations:
+    """Epoch and seconds, since training began, of the first and the last look at the validation nodes.
+
+    The time between them is free of what the first epochs pay once: compilation, threads, memory that is touched first.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self.first: tuple[int, float] | None = None
+        self.last: tuple[int, float] | None = None
+
+    def before(self, tell: Callable[[int, float], None]) -> Callable[[int, float], None]:
+        def on_epoch(epoch: int, val_accuracy: float) -> None:
+            self.last = (epoch, time.perf_counter() - self._began)
+            self.first = self.first or self.last
+            tell(epoch, val_accuracy)
+
+        return on_epoch
+
+
+def _inference_sample(job: Job) -> tuple[Split, np.ndarray]:
+    """The split, with part of the test nodes where these are more than were asked for, and training nodes to make up.
+
+    The latter are predicted only so that inference is measured on enough nodes.
+    """
+    split, wanted = job.split, job.inference_nodes
+    if wanted is None:
+        return split, split.train[:0]
+    room = max(wanted - len(split.val), 1)
+    if len(split.test) > room:
+        chosen = np.random.default_rng(job.cell.seed).choice(len(split.test), room, replace=False)
+        return dataclasses.replace(split, test=split.test[np.sort(chosen)]), split.train[:0]
+    return split, split.train[: room - len(split.test)]
+
+
+def _predict(
+    model: Model, split: Split, num_classes: int, others: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Arg-max classes of validation and test nodes, in the smallest type that holds them."""
+    nodes = [split.val, split.test] if others is None else [split.val, split.test, others]
     model.eval()
     with torch.no_grad():
-        scores = model.predict(torch.from_numpy(np.concatenate([split.val, split.test])))
+        scores = model.predict(torch.from_numpy(np.concatenate(nodes)))
         if bool(scores.isnan().any()):
             raise Diverged("the model predicts NaN")
         classes = scores.argmax(1).cpu().numpy().astype(np.min_scalar_type(max(num_classes - 1, 1)))
-    return classes[: len(split.val)], classes[len(split.val) :]
+    end = len(split.val) + len(split.test)
+    return classes[: len(split.val)], classes[len(split.val) : end]
 
 
-def _progress(send: Send, max_epochs: int) -> Callable[[int, float], None]:
-    last = -PROGRESS_INTERVAL
+def _progress(send: Send, max_epochs: int, interval: float = PROGRESS_INTERVAL) -> Callable[[int, float], None]:
+    last = -interval
 
     def on_epoch(epoch: int, val_accuracy: float) -> None:
         nonlocal last
         now = time.perf_counter()
-        if now - last >= PROGRESS_INTERVAL:
+        if now - last >= interval:
             last = now
             send("progress", (epoch, max_epochs, val_accuracy))
 

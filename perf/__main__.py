@@ -15,9 +15,10 @@ from perf.edges import EdgeAttention
 from perf.full_batch import FullBatch
 from perf.measure import Failed
 from perf.push import Push
+from perf.report import BigReport
 from perf.table import Row, format_table
 
-CASES: tuple[Case, ...] = (*NAGPHORMER_CASES, Push(), FullBatch(), EdgeAttention())
+CASES: tuple[Case, ...] = (*NAGPHORMER_CASES, Push(), FullBatch(), EdgeAttention(), BigReport())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,13 +14,7 @@ from bench.plan import Protocol, make_cells
 from bench.predictions import Predictions, PredictionStore
 from bench.registry import find_model, source_hash
 from bench.settings import resolve_settings
-
-TESTED = 200  # nodes: accuracies are multiples of half a point
-ENVIRONMENT = {
-    "python": "3.11.7", "torch": "2.13.0", "numpy": "2.0", "scipy": "1.17", "numba": "0.60", "torch_geometric": "2.8",
-    "dgl": "1.1.3", "processor": "Paper Tiger 1", "gpu": None, "threads": 2, "device": "cpu", "code": "abc",
-    "load_average": 0.1,
-}  # fmt: skip
+from perf.records import TESTED, made_up_record
 
 
 def made_up_records(
@@ -39,48 +33,11 @@ def made_up_records(
     found = find_model(model)
     resolved = resolve_settings(found, entry.settings_name, lane, settings, max_epochs)
     cells = make_cells(found, entry, entry.name.ljust(32, "f"), resolved, Protocol(len(accuracies), 0, mode))
-    phase = {"compile_seconds": 0.0, "peak_resident": memory, "peak_anonymous": memory, "peak_data": memory}
-    records = []
-    for cell, accuracy in zip(cells, accuracies, strict=True):
-        scores = {"accuracy": round(accuracy * TESTED / 100) / TESTED, "balanced_accuracy": 0.5, "macro_f1": 0.5}
-        records.append(
-            {
-                "key": cell.key,
-                "model": cell.model,
-                "revision": cell.revision,
-                "dataset": cell.dataset,
-                "data": cell.data,
-                "config": dict(cell.config),
-                "split": {"rule": cell.split_rule, "seed": cell.split_seed, "fingerprint": "0" * 32},
-                "seed": cell.seed,
-                "labels": dict(cell.labels),
-                "status": "ok",
-                "reason": "",
-                "metrics": {"test": scores, "val": scores},
-                "training": {
-                    "epochs": 5,
-                    "updates": 5,
-                    "best_epoch": 4,
-                    "stopped_by": "max_epochs" if max_epochs else "loss",
-                },
-                "phases": {
-                    "load": {"seconds": 0.1, **phase},
-                    "preprocess": {"seconds": 1.0, "source": "measured", "reused_seconds": 0.0, **phase},
-                    "train": {"seconds": seconds, **phase},
-                    "infer": {"seconds": 0.5, **phase},
-                },
-                "overhead_seconds": 0.1,
-                "baseline_anonymous": 0,
-                "parameters": 10,
-                "choices": {},
-                "limits": {"memory": None, "time": None},
-                "environment": dict(ENVIRONMENT),
-                "source": source_hash(found),
-                "predictions": None,
-                "started": f"2026-01-01T00:00:{cell.seed % 60:02d}.000+00:00",
-            }
-        )
-    return records
+    source = source_hash(found)
+    return [
+        made_up_record(cell, accuracy, source, seconds, memory)
+        for cell, accuracy in zip(cells, accuracies, strict=True)
+    ]
 
 
 def failed(record: dict[str, Any], status: str, reason: str = "because", memory: int | None = None) -> dict[str, Any]:

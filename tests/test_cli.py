@@ -68,13 +68,18 @@ def records() -> list[dict[str, Any]]:
 def test_no_arguments_show_the_verbs() -> None:
     result = bench()
     assert result.exit_code == 0
-    for verb in ("run", "list", "data", "status", "why", "cache"):
+    for verb in ("run", "tune", "plan", "frontier", "list", "data", "status", "why", "report", "compare", "cache"):
         assert f"\n  {verb} " in result.stdout
 
 
 def test_help_shows_defaults_and_names_no_model() -> None:
     text = " ".join(bench("run", "--help").stdout.split())
-    for default in ("[default: digits]", "[default: fresh]", "[default: author]", "[default: 10;"):
+    for default in (
+        "[default: digits]",
+        "[default: (fresh; sealed with tuned settings)]",
+        "[default: author]",
+        "[default: 10;",
+    ):
         assert default in text
     for model in registry.models():
         assert model not in text.lower()

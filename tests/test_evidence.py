@@ -96,3 +96,45 @@ def test_records_of_other_code_are_stale_and_of_other_contents_left_out(tmp_path
 def test_the_command_that_would_fill_it(tmp_path: Path, which: dict[str, Any], options: str) -> None:
     found = trials(evidence(tmp_path, []), **which)
     assert found.command == f"python -m bench run --models nagphormer --datasets photo{options}"
+
+
+def test_a_limit_on_epochs_by_whatever_name_is_a_cap(tmp_path: Path) -> None:
+    by_hand = made_up_records("nagphormer", "photo", [60.0], settings={"max_epochs": 5})
+    by_hand[0]["training"]["stopped_by"] = "max_epochs"
+    found = trials(evidence(tmp_path / "a", by_hand))
+    assert (found.accuracies, found.capped) == ([60.0], 1)
+    longer = made_up_records("nagphormer", "photo", [99.0], settings={"max_epochs": 10**6})
+    assert trials(evidence(tmp_path / "b", longer)).records == ()  # not what was asked for
+
+
+def test_other_settings_and_splits_never_stand_in(tmp_path: Path) -> None:
+    records = [
+        *made_up_records("nagphormer", "photo", [10.0], settings={"hidden": 64}),
+        *made_up_records("nagphormer", "photo", [20.0], lane="default", settings={"dropout": 0.9}),
+        *made_up_records("nagphormer", "photo", [30.0], mode="sealed"),
+        *made_up_records("nagphormer", "photo-twin", [40.0]),
+    ]
+    assert trials(evidence(tmp_path, records)).records == ()
+
+
+def test_records_that_lack_something_are_named_and_left_out(tmp_path: Path) -> None:
+    good, no_place, no_number, tuning = made_up_records("nagphormer", "photo", [90.0, 91.0, 92.0, 93.0])
+    del no_place["environment"]
+    no_number["metrics"] = {"test": {"accuracy": "high"}, "val": {"accuracy": 0.9}}
+    tuning["split"]["rule"] = f"tuning:{tuning['split']['rule']}"
+    del tuning["metrics"]["test"]
+    found = evidence(tmp_path, [good, no_place, no_number, tuning])
+    assert trials(found).accuracies == [90.0]
+    assert found.warnings == [
+        f"1 record(s) without a usable 'environment.processor' are left out: {no_place['key']}",
+        f"1 record(s) without a usable 'metrics.test.accuracy' are left out: {no_number['key']}",
+    ]
+    assert tuning["key"] in {record["key"] for record in found.records}  # known, and in no table
+
+
+def test_two_records_of_one_cell_are_named_and_the_newest_counts(tmp_path: Path) -> None:
+    [old] = made_up_records("nagphormer", "photo", [90.0])
+    new = {**made_up_records("nagphormer", "photo", [95.0])[0], "started": "2027-01-01T00:00:00.000+00:00"}
+    found = evidence(tmp_path, [new, old])
+    assert trials(found).accuracies == [95.0]
+    assert found.warnings == ["1 cell(s) have several records; the newest of each counts: nagphormer on photo (1)"]

@@ -143,6 +143,9 @@ class FakeCuda:
     def max_memory_allocated(self) -> int:
         return self.peak
 
+    def mem_get_info(self) -> tuple[int, int]:
+        return 300, 1000  # free, in all
+
     def max_memory_reserved(self) -> int:
         return 2 * self.peak
 
@@ -162,6 +165,7 @@ def test_cuda_timers_wait_for_the_device_and_peaks_are_per_phase() -> None:
     assert meter.phases["infer"]["seconds"] < 0.2
     assert (meter.phases["train"]["peak_allocated"], meter.phases["train"]["peak_reserved"]) == (7 * MB, 14 * MB)
     assert (meter.phases["infer"]["peak_allocated"], meter.phases["infer"]["peak_reserved"]) == (3 * MB, 6 * MB)
+    assert meter.phases["infer"]["device_used"] == 700
 
 
 def test_on_the_processor_cuda_is_never_touched() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from ledgers import failed, made_up_records
 
+from bench.report.drawing import Drawing
 from bench.report.page import make_page
 from bench.report.table import Entry, Table, entry
 
@@ -32,7 +33,8 @@ def page() -> str:
         ),
         (HOSTILE,),
     )
-    return make_page([table], [("A figure", b"\x89PNG")], [good, bad], "lead", [("reproduced", "3")], ["foot"])
+    figure = Drawing("curve", "A figure", {"png": b"\x89PNG"})
+    return make_page([table, figure], [good, bad], "lead", [("reproduced", "3")], ["foot"])
 
 
 def test_text_from_records_cannot_leave_its_place() -> None:
@@ -40,8 +42,10 @@ def test_text_from_records_cannot_leave_its_place() -> None:
     assert "<script>document.title" not in text and "<img src=x" not in text
     [block] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     data = json.loads(block)
-    assert data["tables"][0]["caption"] == [HOSTILE]
-    assert data["records"].keys() == {key for row in data["tables"][0]["rows"] for item in row for key in item["keys"]}
+    assert data["parts"][0]["caption"] == [HOSTILE]
+    groups = [item["group"] for row in data["parts"][0]["rows"] for item in row if "group" in item]
+    statuses = [[data["records"][at][3] for at in data["groups"][group]] for group in groups]
+    assert statuses == [["error"], ["ok"]]
 
 
 def test_it_asks_for_nothing_from_outside() -> None:
@@ -88,9 +92,9 @@ def test_it_works_in_a_browser(tmp_path: Path) -> None:
     assert seen["title"] == "NAGphormer benchmark"
     assert seen["start"] == ["GCN", "B", "NAGphormer"]
     assert seen["ascending"] == ["NAGphormer", "B", "GCN"]  # numbers by value, what has none last
-    assert seen["descending"] == ["GCN", "B", "NAGphormer"]
+    assert seen["descending"] == ["B", "NAGphormer", "GCN"]
     assert seen["filtered"] == ["NAGphormer"]
     assert seen["dialog"] is True
-    assert seen["record"][1] == "ok" and seen["record"][4] == "91.50"
+    assert seen["record"][1:4] == ["photo", "nagphormer", "ok"] and seen["record"][6] == "91.50"
     assert {seen["theme"], seen["other"]} == {"light", "dark"}
     assert seen["wide"] is False  # on a phone, tables scroll in their own boxes

@@ -18,7 +18,7 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_example_model_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (source,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    source = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)[0]
     file = tmp_path / "logistic.py"
     file.write_text(source)
     spec = importlib.util.spec_from_file_location("readme_logistic", file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from ledgers import made_up_records, write_ledger
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.commands import reports as commands
+from bench.report.build import build_report
 
 STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]
 RIVAL = [88.0, 87.5, 88.5, 88.0, 87.0, 88.5, 88.0, 87.5, 88.0, 88.0]
@@ -34,7 +37,26 @@ def test_verify_rebuilds_the_same_bytes(results: Path, tmp_path: Path) -> None:
     files = {str(path.relative_to(reports)) for path in reports.rglob("*") if path.is_file()}
     assert {"index.html", "report.md", "tables/accuracy-small.tex", "figures/trials.svg", "figures/trials.png"} <= files
     code, output = bench("verify", "--results", results, "--reports", reports)
-    assert code == 0 and f"{len(files)} files and 20 stored predictions checked, 0 wrong" in output
+    expected = f"{len(files)} files and 20 stored predictions checked, 0 of these against the labels; 0 wrong"
+    assert code == 0 and expected in output
+
+
+def test_pictures_by_other_versions_are_not_compared_and_the_rest_is(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, reports = build_report(results), tmp_path / "reports"
+    monkeypatch.setattr(commands, "build_report", lambda *_: built)
+    assert bench("report", "--results", results, "--reports", reports)[0] == 0
+    picture, page = reports / "figures" / "trials.svg", reports / "index.html"
+    picture.write_text(picture.read_text().replace("svg", "gvs", 1))
+    assert bench("verify", "--results", results, "--reports", reports)[0] == 1
+    (reports / "drawn-by.json").write_text('{"matplotlib": "1.0"}')
+    page.write_text(re.sub("base64,[A-Za-z0-9+/=]{9}", "base64,AAAA", page.read_text()))
+    code, output = bench("verify", "--results", results, "--reports", reports)
+    assert code == 0 and "other versions drew the pictures" in output and "0 wrong" in output
+    page.write_text(page.read_text().replace("90.50 ±", "99.50 ±"))
+    code, output = bench("verify", "--results", results, "--reports", reports)
+    assert code == 1 and "index.html: differs" in output
 
 
 def test_verify_finds_whatever_was_changed_and_report_puts_it_right(results: Path, tmp_path: Path) -> None:

@@ -146,7 +146,8 @@ def test_stale_redoes_what_an_older_source_gave(stored: dict[str, Stored], tmp_p
     pretend([old, new], stored, tmp_path, Pretender())
     ledger = Ledger(tmp_path)
     later = "2999-01-01T00:00:00.000+00:00"
-    ledger.append({**ledger.of(old.key)[0], "source": "before the change", "started": later})
+    changed = {"source": "before the change", "predictions": "otherwise", "started": later}
+    ledger.append({**ledger.of(old.key)[0], **changed})
     assert pending([old, new], Ledger(tmp_path), RunOptions(), find)[0] == []
     assert pending([old, new], Ledger(tmp_path), RunOptions(stale=True), find)[0] == [old]
 

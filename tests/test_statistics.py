@@ -18,7 +18,6 @@ from bench.report.across import (
     iqm_over_datasets,
     mean_over_datasets,
     nemenyi_q,
-    normalise,
     probability_of_improvement,
     ranks,
     why_no_diagram,
@@ -311,9 +310,6 @@ def test_means_over_datasets_by_hand() -> None:
     constant = mean_over_datasets([np.full(3, 1.0), np.full(10, 2.0)])
     assert constant == Estimate(1.5, Interval(1.5, 1.5))
     assert both(mean_over_datasets([np.full(3, 1.0), np.full(10, 2.0)], hierarchical=True).interval) == (1, 2)
-    assert normalise([20, 60, 100], low=20, high=100).tolist() == [0, 0.5, 1]
-    with pytest.raises(ValueError, match="range"):
-        normalise([1.0], 2, 2)
 
 
 def test_the_interquartile_mean_by_hand() -> None:

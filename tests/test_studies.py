@@ -27,7 +27,7 @@ def test_every_model_dataset_and_setting_exists(name: str) -> None:
 
 
 def test_sizes_worked_out_by_hand() -> None:
-    counts = {name: len(list(study.combinations())) for name, study in studies().items()}
+    counts = {name: len(list(study.combinations(study.everywhere))) for name, study in studies().items()}
     assert counts["accuracy-small"] == 14 * 6
     assert counts["accuracy-large"] == 5 * 3
     assert counts["structural-encoding"] == 2 * 9 * 2

@@ -11,7 +11,7 @@ from bench.claims import Claims
 from bench.console import say, show_table
 from bench.errors import UserError
 from bench.ledger import Ledger
-from bench.records import OK, Record
+from bench.records import Record, is_failure
 from bench.text import nearest
 
 
@@ -22,7 +22,7 @@ def show_status(results: Path) -> None:
     done: Counter[tuple[str, str]] = Counter()
     for record in _standing(ledger):
         place = record["dataset"], record["model"]
-        if record["status"] == OK:
+        if not is_failure(record):
             done[place] += 1
         else:
             failures[place][record["status"]] += 1
@@ -53,7 +53,7 @@ def show_failures(model: str, dataset: str, results: Path) -> None:
     if not records:
         also = f"; it has records on {', '.join(known)}" if known else ""
         raise UserError(f"no cell of {name} on '{dataset}' is in {results}/{also}.{nearest(dataset, known)}")
-    failed = [record for record in records if record["status"] != OK]
+    failed = [record for record in records if is_failure(record)]
     for record in failed:
         _show_failure(console, record, results)
     say(console, f"{name} on {records[0]['dataset']}: {len(failed)} of {len(records)} cells failed")

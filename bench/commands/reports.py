@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,17 @@ from bench.data.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
 from bench.ledger import Ledger
 from bench.model import Model
-from bench.predictions import PredictionStore
-from bench.records import OK, Record
 from bench.registry import find_model
-from bench.report.build import Report, build_report
-from bench.report.comparisons import (
-    PairedComparison,
-    Refusal,
-    compare_on_fresh_splits,
-    compare_on_frozen_split,
-    probability_of_outperforming,
-)
+from bench.report.build import DRAWN_BY, Report, build_report
+from bench.report.comparisons import PairedComparison, probability_of_outperforming
+from bench.report.entries import brackets
 from bench.report.evidence import Evidence, Trials
-from bench.report.statistics import MINIMUM_TRIALS
-from bench.report.tables import Setting, split_sizes
-from bench.settings import AUTHOR_LANE, check_lane, parse_overrides
+from bench.report.findings import Setting, compare_pairs, paired, split_sizes
+from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal
+from bench.report.stored import check_predictions
+from bench.settings import AUTHOR_LANE, TUNED_LANES, check_lane, parse_overrides
+
+_PICTURE = re.compile(rb"data:image/png;base64,[A-Za-z0-9+/=]*")
 
 
 def write_report(results: Path, reports: Path, setting: Setting) -> int:
@@ -76,53 +73,37 @@ def _left_over(reports: Path, report: Report) -> list[Path]:
 # -- verify -----------------------------------------------------------------------------------------------------------
 
 
-def verify(results: Path, reports: Path, setting: Setting) -> int:
+def verify(results: Path, reports: Path, setting: Setting, data: Path | None = None) -> int:
     """Rebuild the report and compare it byte by byte; check stored predictions against their hashes and records."""
     console, errors = Console(), Console(stderr=True)
     report = _build(results, setting, console, errors)
+    here = {name: (reports / name).read_bytes() for name in report.files if (reports / name).is_file()}
+    pictures = here.get(DRAWN_BY) == report.files[DRAWN_BY]
+    if not pictures and DRAWN_BY in here:
+        say(errors, "note: other versions drew the pictures (drawn-by.json); all but the pictures is compared")
     problems = [
-        f"{name}: {'differs from' if (reports / name).is_file() else 'is missing beside'} what the ledger gives"
+        f"{name}: {'differs from' if name in here else 'is missing beside'} what the ledger gives"
         for name, content in report.files.items()
-        if not (reports / name).is_file() or (reports / name).read_bytes() != content
+        if name not in here or _comparable(name, here[name], pictures) != _comparable(name, content, pictures)
     ]
     problems += [f"{path.relative_to(reports)}: the ledger gives no such file" for path in _left_over(reports, report)]
-    checked, wrong = check_predictions(results)
-    for problem in [*problems, *wrong]:
+    checked = check_predictions(results, data)
+    problems += checked.wrong
+    for problem in problems:
         say(errors, f"wrong: {problem}")
     say(
         console,
-        f"{len(report.files)} files and {checked} stored predictions checked, {len(problems) + len(wrong)} wrong",
+        f"{len(report.files)} files and {checked.count} stored predictions checked, {checked.against_labels} of these "
+        f"against the labels; {len(problems)} wrong",
     )
-    return EXIT_FAILED_CELLS if problems or wrong else EXIT_OK
+    return EXIT_FAILED_CELLS if problems else EXIT_OK
 
 
-def check_predictions(results: Path) -> tuple[int, list[str]]:
-    """How many records' predictions were looked at, and what is wrong with any of them."""
-    store, wrong, checked = PredictionStore(results), [], 0
-    for record in Ledger(results):
-        name = record.get("predictions")
-        if record["status"] != OK or name is None:
-            continue
-        checked += 1
-        try:
-            predictions = store.load(name)
-        except UserError as error:
-            wrong.append(f"record {record['key']}: {error}")
-            continue
-        if predictions.hash != name:
-            wrong.append(f"record {record['key']}: its predictions have the hash {predictions.hash}, not {name}")
-        elif not _possible(record, len(predictions.test), len(predictions.val)):
-            wrong.append(f"record {record['key']}: no number of right answers gives its accuracies")
-    return checked, wrong
-
-
-def _possible(record: Record, tested: int, validated: int) -> bool:
-    """Labels are not stored, but an accuracy over n nodes is a whole number of nths."""
-    for part, count in (("test", tested), ("val", validated)):
-        right = record["metrics"][part]["accuracy"] * count
-        if abs(right - round(right)) > 1e-6 * max(1, count) or not 0 <= round(right) <= count:
-            return False
-    return True
+def _comparable(name: str, content: bytes, pictures: bool) -> bytes:
+    """What of a file must be the same: everything, or all but the pictures."""
+    if pictures:
+        return content
+    return b"" if name.startswith("figures/") or name == DRAWN_BY else _PICTURE.sub(b"", content)
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------
@@ -161,17 +142,15 @@ def _side(text: str) -> tuple[type[Model], dict[str, Any], str]:
 
 
 def _comparison_row(dataset: Dataset, first: Trials, second: Trials, mode: str) -> tuple[str, ...]:
-    ours, theirs = first.by_seeds(), second.by_seeds()
-    shared = sorted(ours.keys() & theirs.keys())
+    a, b = paired(first, second)
     means = [f"{np.mean(t.accuracies):.2f} ({len(t.good)})" if t.good else "not run" for t in (first, second)]
-    if not shared:
+    if not len(a):
         return (dataset.title, *means, "", "", "", "", "no common trials")
-    a, b = (np.array([scores[seeds] for seeds in shared]) for scores in (ours, theirs))
-    result = compare_on_frozen_split(a, b) if mode == "frozen" else compare_on_fresh_splits(a, b, split_sizes(dataset))
+    result = compare_pairs(a, b, None if mode == "frozen" else split_sizes(dataset))
     difference = f"{np.mean(a - b):+.2f}"
     if isinstance(result, Refusal):
         return (dataset.title, *means, difference, "", "", "", result.reason)
-    interval = "" if result.interval is None else f"{result.interval.low:+.2f} to {result.interval.high:+.2f}"
+    interval = "" if result.interval is None else brackets(result.interval)
     outperforming = probability_of_outperforming(a, b).probability.value
     return (dataset.title, *means, difference, interval, f"{result.p:.3g}", f"{outperforming:.2f}", _verdict(result))
 
@@ -179,7 +158,7 @@ def _comparison_row(dataset: Dataset, first: Trials, second: Trials, mode: str) 
 def _verdict(result: PairedComparison) -> str:
     if result.n < MINIMUM_TRIALS:
         return f"undecided, {result.n} pairs"
-    if result.p >= 0.05:
+    if result.p >= ALPHA:
         return "no difference shown"
     return "first is better" if result.difference > 0 else "second is better"
 
@@ -192,7 +171,8 @@ def pack(results: Path, reports: Path, archive: Path) -> int:
     console = Console()
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results")
-    members = {f"results/{name}": path for name, path in _files(results, ("ledger", "predictions", "tuned"))}
+    parts = ("ledger", "predictions", "tuning", *TUNED_LANES)
+    members = {f"results/{name}": path for name, path in _files(results, parts)}
     if reports.is_dir():
         members |= {f"reports/{name}": path for name, path in _files(reports, ("",))}
     contents = {"passports.json": _passports(results), "environments.json": _environments(results)}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +12,42 @@ from rich.console import Console
 
 from bench.commands.cache import cache_in_use
 from bench.console import say, show_table, waiting_for
+from bench.costs import cost_caption, summarise_costs
 from bench.data.catalogue import Dataset, resolve
 from bench.data.passports import passport
-from bench.data.store import Stored, cache_root, open_dataset
+from bench.data.store import Stored, cache_root, find_root, find_stored, open_dataset
 from bench.devices import resolve_devices
 from bench.display import make_display
 from bench.environment import usable_processors
-from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData
-from bench.estimate import Estimator
+from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData, UserError
+from bench.estimate import Estimator, Forecaster
 from bench.executors.local import LocalExecutor
+from bench.forecast import RECORDS, expected_size, free_space, judge, make_columns, space_warning
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
 from bench.plan import Cell, Protocol, make_cells
+from bench.plugins import Plugins, load_plugins
 from bench.records import OK, Record, parse_statuses
-from bench.registry import scan, source_hash
+from bench.registry import resolve_models, scan, source_hash
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
-from bench.sizes import format_duration, parse_duration, parse_size
+from bench.sizes import format_duration, format_size, parse_duration, parse_size
+from bench.staleness import Sources
+from bench.studies import COST, Study, find_study
 from bench.summary import Context, caption, summarise
+from bench.tuning.lanes import Winners, budget_lines, find_winners, warning_lines
+
+USUAL_TRIALS = 10
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was typed, word for word."""
+    """What was typed, word for word. With a study, None leaves models, datasets or trials to it."""
 
-    models: str = "all"
-    datasets: str = "digits"
-    trials: int = 10
+    models: str | None = "all"
+    datasets: str | None = "digits"
+    trials: int | None = 10
     seed: int = 0
     split: str = "fresh"
     split_ratio: str | None = None
@@ -57,18 +65,23 @@ class Request:
     stale: bool = False
     redo: bool = False
     dry_run: bool = False
+    study: str | None = None
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass
 class Plan:
     """What the request means on this machine."""
 
-    models: list[type[Model]]
-    datasets: list[Dataset]
+    models: list[type[Model]] = field(default_factory=list)
+    datasets: list[Dataset] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
     stored: dict[str, Stored] = field(default_factory=dict)  # by dataset name
     missing: list[str] = field(default_factory=list)  # one line per dataset that is not here
-    bad: list[str] = field(default_factory=list)  # one line per dataset whose files are damaged
+    bad: list[str] = field(default_factory=list)  # one line per dataset or plug-in that cannot be used
+    paths: tuple[str, ...] = ()  # where workers find the models of plug-ins
+    purpose: str | None = None  # of the records, where that is not accuracy
+    winners: Winners = field(default_factory=dict)  # where tuned settings come from
 
 
 def run_request(request: Request) -> int:
@@ -79,19 +92,21 @@ def run_request(request: Request) -> int:
 
 def _run_request(request: Request) -> int:
     console, errors = Console(), Console(stderr=True)
-    options = _options(request)
+    options = make_options(request)
     devices = resolve_devices(request.device)
-    plan = _plan(request, console, errors)
+    plan = make_plan(request, console, errors)
+    options = replace(options, paths=plan.paths, purpose=plan.purpose)
     ledger = Ledger(request.results)
     estimator = Estimator(ledger)
     todo, answered = pending(plan.cells, ledger, options)
     for warning in ledger.warnings:
         say(errors, f"warning: {warning}")
+    _warn_of_space(errors, plan, todo, Forecaster(ledger, options.threads, devices[0]))
     if request.dry_run:
         _show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, request.jobs)
-        return _exit_code(plan, answered)
+        return exit_code(plan, answered)
     if not plan.cells:
-        return _exit_code(plan, {})
+        return exit_code(plan, {})
 
     records, interrupted = dict(answered), False
     say(console, _opening_line(plan.cells, todo, estimator, request))
@@ -102,13 +117,14 @@ def _run_request(request: Request) -> int:
             summary = run_pending(plan.cells, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()
         records, interrupted = summary.records, summary.interrupted
-    _show_summary(console, plan, records, request)
+    _show_summary(console, plan, records, ledger, request)
     if interrupted:
         raise KeyboardInterrupt
-    return _exit_code(plan, records)
+    return exit_code(plan, records)
 
 
-def _options(request: Request) -> RunOptions:
+def make_options(request: Request) -> RunOptions:
+    """How cells are run."""
     return RunOptions(
         memory_limit=None if request.memory_limit is None else parse_size(request.memory_limit),
         time_limit=None if request.time_limit is None else parse_duration(request.time_limit),
@@ -123,36 +139,106 @@ def _options(request: Request) -> RunOptions:
 # -- what was asked for ---------------------------------------------------------------------------------------------
 
 
-def _plan(request: Request, console: Console, errors: Console) -> Plan:
-    registry = scan()
-    for reason in registry.broken.values():
+def make_plan(request: Request, console: Console, errors: Console) -> Plan:
+    """The cells that were asked for, with their datasets opened; what is in the way is said and noted."""
+    plugins = load_plugins(request.plugins)
+    plan = Plan(bad=list(plugins.broken), paths=plugins.paths)
+    for reason in [*plugins.broken, *scan().broken.values()]:
         say(errors, f"warning: {reason}")
-    plan = Plan(registry.resolve(request.models), resolve(request.datasets, request.split_ratio))
-    protocol = Protocol(request.trials, request.seed, request.split)
+    study = None if request.study is None else find_study(request.study)
+    if study is not None and study.purpose == COST and request.jobs > 1:
+        raise UserError(f"the study {study.name} runs one cell at a time; leave out --jobs")
+    if plugins.broken:
+        request = _without_strangers(request, plan, plugins, errors)
+    columns = _columns(request, study)
+    plan.models = list({model.name: model for model, _, _ in columns}.values())
+    plan.datasets = list({dataset.name: dataset for _, dataset, _ in columns}.values())
+    trials = request.trials or (study.trials if study else None) or USUAL_TRIALS
+    protocol = Protocol(trials, request.seed, request.split)
     check_lane(request.settings, plan.models)
     overrides, notes = parse_overrides(request.overrides, plan.models)
-    resolved = {
-        (dataset.name, model.name): resolve_settings(
-            model, dataset.settings_name, request.settings, overrides[model.name], request.max_epochs
+    _check_overrides(request, study)
+    plan.winners = find_winners(request.results, request.settings, columns)
+    resolved = [
+        (
+            model,
+            dataset,
+            resolve_settings(
+                model,
+                dataset.settings_name,
+                request.settings,
+                {**overrides[model.name], **settings},
+                request.max_epochs,
+                winner.settings if (winner := plan.winners.get((model.name, dataset.name))) else None,
+            ),
         )
-        for dataset in plan.datasets
-        for model in plan.models
-    }
+        for model, dataset, settings in columns
+    ]
     for dataset in plan.datasets:
         _open(plan, dataset, request, console, errors)
-    for dataset in plan.datasets:
+    for model, dataset, settings in resolved:
         if dataset.name in plan.stored:
             fingerprint = plan.stored[dataset.name].graph.fingerprint
-            for model in plan.models:
-                plan.cells += make_cells(model, dataset, fingerprint, resolved[dataset.name, model.name], protocol)
+            plan.cells += make_cells(model, dataset, fingerprint, settings, protocol)
+    plan.purpose = study.purpose if study else None
+    if plan.purpose == COST:
+        plan.cells = in_turn(plan.cells)
     for line in [*notes, *fallback_lines(plan.cells, request.settings)]:
         say(console, line)
+    for line in warning_lines(plan.winners, plan.cells, plan.stored, plan.models):
+        say(errors, f"warning: {line}")
     return plan
+
+
+def _columns(request: Request, study: Study | None) -> list[tuple[type[Model], Dataset, Mapping[str, Any]]]:
+    """Model, dataset and the study's settings of all cells that differ in nothing but the trial."""
+    if study is not None:
+        found = study.combinations(request.datasets or study.everywhere, request.models, request.split_ratio)
+        return [(model, dataset, variant.settings) for model, dataset, variant in found]
+    models = resolve_models(request.models or "all")
+    return [
+        (model, dataset, {}) for dataset in resolve(request.datasets or "", request.split_ratio) for model in models
+    ]
+
+
+def _check_overrides(request: Request, study: Study | None) -> None:
+    """What a study varies or fixes is not the user's to set."""
+    own = {key for variant in study.variants for key in variant.settings} if study else set()
+    for item in request.overrides:
+        key = item.partition("=")[0].strip()
+        if study and key in own:
+            raise UserError(f"--set {key}: the study {study.name} sets it itself; run it without the study instead")
+
+
+def _without_strangers(request: Request, plan: Plan, plugins: Plugins, errors: Console) -> Request:
+    """Where a plug-in is broken, names that nobody knows may be its own: they are left out and the others go on."""
+
+    def known(names: str | None, find: Callable[[str], object]) -> str | None:
+        kept = []
+        for name in (names or "").split(","):
+            try:
+                find(name)
+                kept.append(name)
+            except UserError as error:
+                plan.bad.append(f"left out: {error}")
+                say(errors, plan.bad[-1])
+        if names and not kept:
+            raise UserError(f"nothing is left to run; {plugins.broken[0]}")
+        return ",".join(kept) if names else names
+
+    return replace(request, models=known(request.models, resolve_models), datasets=known(request.datasets, resolve))
+
+
+def in_turn(cells: Sequence[Cell]) -> list[Cell]:
+    """Dataset by dataset, and there every model once before any a second time: a slow hour hits all of them alike."""
+    order = list(dict.fromkeys(cell.dataset for cell in cells))
+    return sorted(cells, key=lambda cell: (order.index(cell.dataset), cell.labels["trial"]))
 
 
 def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, errors: Console) -> None:
     """Open a dataset, or note in one line why it stays out; the others go on."""
     try:
+        check_room(dataset, request.data)
         with waiting_for(console, f"opening {dataset.title}"):
             stored = open_dataset(dataset, request.data, cache_root())
     except MissingData as error:
@@ -168,6 +254,19 @@ def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, erro
             say(errors, f"warning: {warning}")
 
 
+def check_room(dataset: Dataset, data: Path | None) -> None:
+    """Say before hours are spent that the graph will not fit into the cache folder."""
+    cache, size = cache_root(), expected_size(dataset)
+    if size is None:
+        return
+    free = free_space(cache)
+    if size > free and find_stored(dataset, find_root(dataset, data, cache), cache) is None:
+        raise BadData(
+            f"{dataset.title} takes about {format_size(size)} in the cache folder, where {format_size(free)} are free; "
+            "make room or set BENCH_CACHE to another folder"
+        )
+
+
 def fallback_lines(cells: Sequence[Cell], lane: str) -> list[str]:
     """Say once which models have nothing in the lane asked for; models that lack the same datasets share a line."""
     datasets_of: dict[str, dict[str, None]] = defaultdict(dict)  # dicts as ordered sets
@@ -181,6 +280,15 @@ def fallback_lines(cells: Sequence[Cell], lane: str) -> list[str]:
         f"no {lane} settings for {', '.join(datasets)}: {', '.join(models)} with default settings, and labelled so"
         for datasets, models in models_without.items()
     ]
+
+
+def _warn_of_space(errors: Console, plan: Plan, todo: Sequence[Cell], forecaster: Forecaster) -> None:
+    """Say beforehand that prepared arrays, as far as earlier records know their size, will not fit on the disk."""
+    columns = make_columns(plan.cells, todo)
+    judge(columns, forecaster, RECORDS)
+    warning = space_warning(columns, free_space(cache_root()))
+    if warning:
+        say(errors, f"warning: {warning}")
 
 
 # -- what is shown --------------------------------------------------------------------------------------------------
@@ -214,21 +322,27 @@ def _show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimat
     say(console, f"{_count(cells)}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
 
 
-def _show_summary(console: Console, plan: Plan, records: dict[str, Record], request: Request) -> None:
-    sources: dict[str, Any] = {model.name: source_hash(model) for model in plan.models}
+def _show_summary(console: Console, plan: Plan, records: dict[str, Record], ledger: Ledger, request: Request) -> None:
+    sources = Sources(ledger, {model.name: source_hash(model) for model in plan.models})
     context = Context(
         model_titles={model.name: model.title or model.name for model in plan.models},
         dataset_titles={dataset.name: dataset.title for dataset in plan.datasets},
         twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
-        stale={key for key, record in records.items() if record["source"] != sources[record["model"]]},
+        stale={key for key, record in records.items() if sources.is_stale(record)},
     )
-    frame = summarise(plan.cells, records, context)
+    if plan.purpose == COST:
+        frame = summarise_costs(plan.cells, records, context)
+        lines = cost_caption(frame, f"{request.results}/")
+    else:
+        frame = summarise(plan.cells, records, context)
+        lines = caption(frame, request.split, request.settings, f"{request.results}/")
     show_table(console, list(frame.columns), frame.itertuples(index=False))
-    for line in [*caption(frame, request.split, request.settings, f"{request.results}/"), *plan.missing, *plan.bad]:
+    for line in [*lines, *budget_lines(plan.winners), *plan.missing, *plan.bad]:
         say(console, line)
 
 
-def _exit_code(plan: Plan, records: dict[str, Record]) -> int:
+def exit_code(plan: Plan, records: dict[str, Record]) -> int:
+    """What `python -m bench` ends with after these records."""
     if plan.bad:
         return EXIT_USER_ERROR
     if plan.missing:

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from bench.console import say, show_table, waiting_for
-from bench.errors import UserError
+from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
 
 if TYPE_CHECKING:
     from bench.model import Model
 
-KINDS = ("models", "datasets", "both")
+KINDS = ("models", "datasets", "both", "studies", "all")
 
 
-def list_names(what: str) -> None:
-    """Names, aliases and groups."""
+def list_names(what: str, plugins: Sequence[str] = ()) -> int:
+    """Names, aliases and groups, those of plug-ins included; returns the exit code."""
+    from bench.plugins import load_plugins
+
     if what not in KINDS:
         raise UserError(f"list can show {', '.join(KINDS)}, not '{what}'.{nearest(what, KINDS)}")
-    console = Console()
-    if what != "datasets":
-        _list_models(console)
-    if what == "both":
-        say(console, "")
-    if what != "models":
-        _list_datasets(console)
+    console, broken = Console(), load_plugins(plugins).broken
+    lists = {"models": _list_models, "datasets": _list_datasets, "studies": _list_studies}
+    chosen = {"both": ["models", "datasets"], "all": list(lists)}.get(what, [what])
+    for name in chosen:
+        if name != chosen[0]:
+            say(console, "")
+        lists[name](console)
+    for reason in broken:
+        say(Console(stderr=True), f"warning: {reason}")
+    return EXIT_USER_ERROR if broken else EXIT_OK
 
 
 def _list_models(console: Console) -> None:
@@ -59,6 +65,25 @@ def _list_datasets(console: Console) -> None:
     ]
     show_table(console, ["dataset", "title", "aliases", "groups", "split rule"], rows)
     say(console, f"Groups of datasets: {', '.join(GROUPS)}. A graph of your own is named by the path of its .npz file.")
+
+
+def _list_studies(console: Console) -> None:
+    from bench.studies import studies
+
+    rows = [
+        (
+            study.name,
+            study.shows,
+            study.about,
+            ", ".join(dict.fromkeys(variant.models for variant in study.variants)),
+            study.datasets + (f"; here also {study.extra}" if study.extra else ""),
+            str(sum(1 for _ in study.combinations(study.everywhere))),
+        )
+        for study in studies().values()
+    ]
+    show_table(console, ["study", "in the paper", "what it asks", "models", "datasets", "columns"], rows)
+    say(console, "A column is one model with one setting on one dataset, to be run as often as there are trials.")
+    say(console, "`run --study NAME` runs one, `plan --study NAME` says what it will take, `report` draws it.")
 
 
 def show_passports(names: str, data: Path | None) -> None:

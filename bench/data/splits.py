@@ -5,6 +5,7 @@
 * `total-20/30`: the same totals, 20 and 30 times the number of classes, drawn without regard to class (GRAND+).
 * `sealed:` before any of these: one fixed fifth of the nodes is test whatever the seed; the seed draws only among
   the others, which are all that tuning may look at.
+* `tuning:` before any of these: the nodes of `sealed:`, under a name that says that its test nodes are never scored.
 
 The GRAND+ rules consume numpy's legacy generator exactly as the reference does, so a seed gives the same split there.
 """
@@ -21,7 +22,7 @@ from bench.errors import UserError
 from bench.text import nearest
 
 MODES = ("fresh", "frozen", "sealed")
-_SEALED = "sealed:"
+_SEALED, _TUNING = "sealed:", "tuning:"
 _SEALED_SEED = 20230511  # any constant: it must only never change
 
 
@@ -29,10 +30,10 @@ def draw_split(rule: str, labels: np.ndarray, num_classes: int, seed: int) -> Sp
     """The split that this rule and seed give; `rule` as in the module's description."""
     if not 0 <= seed < 2**32:
         raise UserError(f"a split seed must lie between 0 and 2^32 - 1, not be {seed}")
-    sealed = rule.startswith(_SEALED)
-    kind, numbers = parse_rule(rule.removeprefix(_SEALED))
+    sealed = rule.startswith((_SEALED, _TUNING))
+    kind, numbers = parse_rule(rule.partition(":")[2] if sealed else rule)
     nodes = np.arange(len(labels))
-    test = _sealed_test(len(labels)) if sealed else None
+    test = sealed_nodes(len(labels)) if sealed else None
     if test is not None:
         nodes = np.delete(nodes, test)
     random = np.random.RandomState(seed)
@@ -54,6 +55,16 @@ def rule_for(dataset_rule: str, mode: str) -> str:
     """The rule that a dataset's own rule becomes under a split mode."""
     _check_mode(mode)
     return _SEALED + dataset_rule if mode == "sealed" else dataset_rule
+
+
+def tuning_rule(dataset_rule: str) -> str:
+    """The rule of a tuning trial: training and validation nodes of `sealed`, nothing scored on the others."""
+    return _TUNING + dataset_rule
+
+
+def is_scored(rule: str) -> bool:
+    """Whether predictions for the test nodes of such a split are held against their labels."""
+    return not rule.startswith(_TUNING)
 
 
 def seeds_for(mode: str, base_seed: int, trial: int) -> tuple[int, int]:
@@ -88,8 +99,8 @@ def _check_mode(mode: str) -> None:
         raise UserError(f"there is no split mode '{mode}'; choose {', '.join(MODES)}.{nearest(mode, MODES)}")
 
 
-def _sealed_test(num_nodes: int) -> np.ndarray:
-    """A fifth of the nodes that depends on their number alone."""
+def sealed_nodes(num_nodes: int) -> np.ndarray:
+    """The fifth of the nodes that is test for ever; it depends on their number alone."""
     return np.sort(np.random.RandomState([_SEALED_SEED, num_nodes]).permutation(num_nodes)[: num_nodes // 5])
 
 

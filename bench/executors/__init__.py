@@ -26,6 +26,10 @@ class Event:
     elsewhere: bool = False  # another run on the same folder finished it
 
 
+class EndCell(Exception):
+    """A listener raises this at a cell's progress to have it ended and recorded as pruned; the text says why."""
+
+
 def utc_now() -> str:
     """The time in UTC to the millisecond, in a form that sorts."""
     return datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -47,6 +51,7 @@ class Outcome:
 class Executor(Protocol):
     """Pulls a job whenever it has room. `None` from `jobs` means: nothing right now, ask again in a second.
 
+    A listener that raises EndCell at a "progress" event has that cell ended before anything else it says is heard.
     Once `stopped()` is true it starts nothing more, ends what is running, and yields that as interrupted.
     """
 

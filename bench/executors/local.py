@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import ROOT
-from bench.executors import Event, Outcome, utc_now
+from bench.executors import EndCell, Event, Outcome, utc_now
 from bench.failures import describe_death, strip_paths
 from bench.meter import read_memory
 from bench.process import die_with_parent, keep_locks_private, leave_terminal, log_to, see_one_gpu
-from bench.records import ERROR, INTERRUPTED, TIMEOUT
+from bench.records import ERROR, INTERRUPTED, PRUNED, TIMEOUT
 from bench.registry import PACKAGE
 from bench.sizes import format_duration
 from bench.worker import Job, run_cell
@@ -117,17 +117,22 @@ class _Worker:
         """Take in what has arrived; True when the worker has come to its end."""
         ended = not self._process.is_alive()  # before reading: what it said last is then already in the pipe
         try:
-            while self._result is None and self._reader.poll():
+            while not self._decided and self._reader.poll():
                 self._take(*self._reader.recv())
         except (EOFError, OSError):
             self._process.join()  # the other end is closed: it has died or is about to
             ended = True
         if self.job.memory_limit is not None:
             self._memory_seen = max(self._memory_seen, self._memory() - self._memory_at_start)
-        if self._result is None and not ended and self._deadline is not None and time.perf_counter() > self._deadline:
+        overdue = self._deadline is not None and time.perf_counter() > self._deadline
+        if overdue and not ended and not self._decided:
             self._verdict = (TIMEOUT, self._at(f"stopped after {format_duration(self.job.time_limit or 0)}"))
             ended = True
-        return ended or self._result is not None
+        return ended or self._decided
+
+    @property
+    def _decided(self) -> bool:
+        return self._result is not None or self._verdict is not None
 
     def _take(self, kind: str, content: Any) -> None:
         if kind == "result":
@@ -144,7 +149,10 @@ class _Worker:
         else:
             epoch, max_epochs, accuracy = content
             self._progress = f", epoch {epoch} of {max_epochs}"
-            self._on_event(Event("progress", self.job.cell, self._phase or "", epoch, max_epochs, accuracy))
+            try:
+                self._on_event(Event("progress", self.job.cell, self._phase or "", epoch, max_epochs, accuracy))
+            except EndCell as reason:
+                self._verdict = (PRUNED, self._at(str(reason)))
 
     def _at(self, what: str) -> str:
         return f"{what} during {self._phase}{self._progress}" if self._phase else f"{what} before the first phase"

@@ -9,7 +9,8 @@
   - `measure` is accuracy, gain (both in points of a hundred), nodes, edges, features, classes, memory_mb or seconds;
   - `status` is `oom` where the paper prints OOM instead of a number; `bold` is 1 where it prints bold. It underlines
     nothing.
-* `claims.toml`: statements that the paper makes, in our words, each in a form that can be checked.
+* `claims.toml`: statements that the paper makes, in our words, each in a form that can be checked; and the model that
+  they are about.
 * `slips.toml`: where the text contradicts itself, its tables or the official code. The data above keep what is printed
   in the tables and take nothing from a slip.
 """
@@ -164,6 +165,11 @@ def published(table: str | None = None) -> pd.DataFrame:
 def claims(file: Path = CLAIMS_FILE) -> list[Claim]:
     """The paper's claims in the order of its sections."""
     return _read_entries(file, "claim", _claim)
+
+
+def control(file: Path = CLAIMS_FILE) -> str:
+    """The model that the paper is about: all others are compared with it."""
+    return str(read_toml(file)["control"])
 
 
 def slips(file: Path = SLIPS_FILE) -> list[Slip]:

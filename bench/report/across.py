@@ -47,13 +47,6 @@ class RankComparison:
     nemenyi_p: np.ndarray  # model by model
 
 
-def normalise(scores: Values, low: float, high: float) -> np.ndarray:
-    """0 at `low` (say, always the largest class), 1 at `high` (say, the best mean on this dataset)."""
-    if high <= low:
-        raise ValueError(f"{low} to {high} is no range to normalise by")
-    return (as_values(scores) - low) / (high - low)
-
-
 def mean_over_datasets(
     scores: Sequence[Values], hierarchical: bool = False, confidence: float = CONFIDENCE
 ) -> Estimate:
@@ -92,8 +85,9 @@ def probability_of_improvement(
         a, b = as_values(ours), as_values(theirs)
         wins = (np.sign(a[:, None] - b) + 1) / 2
         values.append(wins.mean())
-        chosen_a, chosen_b = (resampled(np.arange(len(c)), rng, _draws(len(c))) for c in (a, b))
-        replicates.append(wins[chosen_a[:, :, None], chosen_b[:, None, :]].mean(axis=(1, 2)))
+        often_a, often_b = (_how_often(len(c), rng) for c in (a, b))
+        pairs = _draws(len(a)) * _draws(len(b))
+        replicates.append(np.einsum("rb,rb->r", often_a @ wins, often_b) / pairs)
     return _mean_of_rows(np.array(values), np.stack(replicates), rng, hierarchical, confidence)
 
 
@@ -109,6 +103,13 @@ def _mean_of_rows(
         size = _draws(datasets), resamples
         replicates = replicates[rng.integers(datasets, size=size), rng.integers(resamples, size=size)]
     return Estimate(float(values.mean()), percentile_interval(replicates.mean(axis=0), confidence))
+
+
+def _how_often(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Bootstrap samples of n things, one per row, as the number of times that each was drawn."""
+    drawn = resampled(np.arange(n), rng, _draws(n))
+    places = drawn + n * np.arange(len(drawn))[:, None]
+    return np.bincount(places.ravel(), minlength=len(drawn) * n).reshape(-1, n).astype(np.float64)
 
 
 def _draws(n: int) -> int:

@@ -8,9 +8,10 @@ only if a test finds it: Welch's t on printed means and spreads, and for our tri
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -20,11 +21,12 @@ from bench.data.catalogue import datasets
 from bench.paper import Claim, claims, published
 from bench.records import OOM, memory_used
 from bench.registry import models
-from bench.report.comparisons import Refusal, compare_on_fresh_splits, compare_on_frozen_split
+from bench.report.costs import MEGABYTE, by_machine
+from bench.report.entries import brackets
 from bench.report.evidence import Trials
-from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Reported, SplitSizes, welch
+from bench.report.findings import Findings, compare_pairs, paired
+from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal, Reported, SplitSizes, time_ratio, welch
 from bench.report.table import Entry, Table, entry
-from bench.report.tables import MEGABYTE, Findings
 from bench.studies import studies
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN, NO_NUMBERS = "holds", "fails", "undecided", "not run", "no numbers"
@@ -38,6 +40,7 @@ class Check:
     verdict: str
     effect: str = ""
     keys: tuple[str, ...] = ()
+    margin: float = math.inf  # how far in the claim's favour, where that is a difference
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,21 @@ class Judgement:
         return f"{self.verdict} ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
 
     @property
+    def deciding(self) -> str:
+        """The check that the verdict hangs on: of those that say so, the one with the least in the claim's favour."""
+        deciding = [check for check in self.checks if check.verdict == self.verdict and check.effect]
+        if not deciding or self.verdict in (NOT_RUN, NO_NUMBERS):
+            return ""
+        check = min(deciding, key=lambda check: check.margin)
+        return f"{_name(check.dataset)}: {check.effect}"
+
+    @property
     def keys(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(key for check in self.checks for key in check.keys))
 
     @property
     def note(self) -> str:
-        return "\n".join(f"{check.dataset}: {check.verdict} {check.effect}".rstrip() for check in self.checks)
+        return "\n".join(f"{_name(check.dataset)}: {check.verdict} {check.effect}".rstrip() for check in self.checks)
 
 
 def judge(claim: Claim, checks: Sequence[Check]) -> Judgement:
@@ -114,9 +126,10 @@ def _paper_difference(numbers: pd.DataFrame, place: tuple[str, str, str], other:
     difference, against = float(first["mean"] - second["mean"]), f"over {_name(other[0], other[1])}"
     if np.isnan(first["std"]) or np.isnan(second["std"]):
         verdict = HOLDS if difference > 0 else FAILS if difference < 0 else UNDECIDED
-        return Check(place[2], verdict, f"{difference:+.2f} {against} (no spread is printed)")
+        return Check(place[2], verdict, f"{difference:+.2f} {against} (no spread is printed)", margin=difference)
     compared = welch(Reported(first["mean"], first["std"]), Reported(second["mean"], second["std"]))
-    return Check(place[2], _significant(difference, compared.p), f"{difference:+.2f} {against}, p = {compared.p:.2g}")
+    effect = f"{difference:+.2f} {against} {brackets(compared.interval)}, p = {compared.p:.2g}"
+    return Check(place[2], _significant(difference, compared.p), effect, margin=difference)
 
 
 def _paper_gain_varies(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
@@ -142,7 +155,7 @@ def _paper_faster(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
         ratio = theirs / float(numbers.loc[(model, claim.variant, dataset), "mean"])
         assert claim.threshold is not None
         yield Check(
-            dataset, HOLDS if ratio >= claim.threshold else FAILS, f"{ratio:.2f} times faster than {_name(other)}"
+            dataset, HOLDS if ratio >= claim.threshold else FAILS, f"{_name(other)} takes {ratio:.2f} times as long"
         )
 
 
@@ -188,19 +201,18 @@ def our_difference(trials: Trials | None, other: Trials, sizes: SplitSizes | Non
     dataset, against = other.dataset, f"over {_name(other.model, other.variant)}"
     if trials is None or not trials.records or not other.records:
         return Check(dataset, NOT_RUN, against)
-    first, second = trials.by_seeds(), other.by_seeds()
-    shared = sorted(first.keys() & second.keys())
+    ours, theirs = paired(trials, other)
     keys = (*trials.keys, *other.keys)
-    if not shared:
+    if not len(ours):
         return Check(dataset, UNDECIDED, f"no common trials {against}", keys)
-    ours, theirs = (np.array([scores[seeds] for seeds in shared]) for scores in (first, second))
-    compared = compare_on_fresh_splits(ours, theirs, sizes) if sizes else compare_on_frozen_split(ours, theirs)
+    compared = compare_pairs(ours, theirs, sizes)
     difference = float(np.mean(ours - theirs))
-    effect = f"{difference:+.2f} {against}, n = {len(shared)}"
+    effect = f"{difference:+.2f} {against}, n = {len(ours)}"
     if isinstance(compared, Refusal):
-        return Check(dataset, UNDECIDED, f"{effect}: {compared.reason}", keys)
-    verdict = _significant(difference, compared.p) if len(shared) >= MINIMUM_TRIALS else UNDECIDED
-    return Check(dataset, verdict, f"{effect}, p = {compared.p:.2g}", keys)
+        return Check(dataset, UNDECIDED, f"{effect}: {compared.reason}", keys, difference)
+    verdict = _significant(difference, compared.p) if len(ours) >= MINIMUM_TRIALS else UNDECIDED
+    interval = "" if compared.interval is None else f" {brackets(compared.interval)}"
+    return Check(dataset, verdict, f"{effect}{interval}, p = {compared.p:.2g}", keys, difference)
 
 
 def _weakest(dataset: str, checks: Sequence[Check]) -> Check:
@@ -208,10 +220,8 @@ def _weakest(dataset: str, checks: Sequence[Check]) -> Check:
     if not checks:
         return Check(dataset, NOT_RUN)
     order = (FAILS, NOT_RUN, UNDECIDED, NO_NUMBERS, HOLDS)
-    weakest = min(checks, key=lambda check: order.index(check.verdict))
-    return Check(
-        dataset, weakest.verdict, weakest.effect, tuple(dict.fromkeys(k for check in checks for k in check.keys))
-    )
+    weakest = min(checks, key=lambda check: (order.index(check.verdict), check.margin))
+    return replace(weakest, dataset=dataset, keys=tuple(dict.fromkeys(k for check in checks for k in check.keys)))
 
 
 def _sweep(claim: Claim, findings: Findings, dataset: str, model: str) -> list[tuple[float, Trials]]:
@@ -335,20 +345,30 @@ def _cost_trials(claim: Claim, findings: Findings, model: str, dataset: str) -> 
 
 
 def _faster(claim: Claim, findings: Findings) -> Iterator[Check]:
+    """Seconds are compared on one machine only: one on which both were timed, that with the most trials."""
     for dataset, model, other in itertools.product(claim.datasets, claim.models, claim.versus):
         pair = [_cost_trials(claim, findings, name, dataset) for name in (model, other)]
-        if any(trials is None or not trials.good for trials in pair):
+        there = [trials for trials in pair if trials is not None and trials.good]
+        if len(there) < 2 or len({trials.dataset for trials in there}) > 1:
             yield Check(dataset, NOT_RUN, f"against {_name(other)}")
             continue
+        keys = tuple(key for trials in there for key in trials.keys)
+        first, second = (by_machine(trials.good) for trials in there)
+        machines = sorted(first.keys() & second.keys(), key=lambda name: -len(first[name]) - len(second[name]))
+        if not machines:
+            yield Check(dataset, UNDECIDED, f"{_name(other)} was timed on another machine", keys)
+            continue
         ours, theirs = (
-            float(np.median([r["phases"]["train"]["seconds"] + r["phases"]["infer"]["seconds"] for r in t.good]))
-            for t in pair
-            if t is not None
+            [r["phases"]["train"]["seconds"] + r["phases"]["infer"]["seconds"] for r in records[machines[0]]]
+            for records in (first, second)
         )
+        ratio = time_ratio(theirs, ours)
         assert claim.threshold is not None
-        keys = tuple(key for trials in pair if trials is not None for key in trials.keys)
-        effect = f"{theirs / ours:.2f} times faster than {_name(other)}"
-        yield Check(dataset, HOLDS if theirs / ours >= claim.threshold else FAILS, effect, keys)
+        effect = f"{_name(other)} takes {ratio.value:.2f} times as long"
+        if min(len(ours), len(theirs)) > 1:
+            effect += f" [{ratio.interval.low:.2f}, {ratio.interval.high:.2f}]"
+        effect += f" on {_name(there[0].dataset)}" if there[0].dataset != dataset else ""
+        yield Check(dataset, HOLDS if ratio.value >= claim.threshold else FAILS, effect, keys, ratio.value)
 
 
 def _memory(claim: Claim, findings: Findings) -> Iterator[Check]:
@@ -402,19 +422,23 @@ def audit_table(findings: Findings) -> Table:
                 entry(claim.section),
                 Entry(claim.says, note=claim.reading),
                 Entry(paper.text, note=paper.note),
+                Entry(paper.deciding, note=paper.note if paper.deciding else ""),
                 Entry(ours.text, ours.keys, note=ours.note),
+                Entry(ours.deciding, ours.keys, note=ours.note if ours.deciding else ""),
             )
         )
     return Table(
         "claims",
         "Claims: what the paper says, put to its own numbers and to ours",
-        ("Section", "Claim", "Paper's numbers", "Our trials"),
+        ("Section", "Claim", "Paper's numbers", "its closest call", "Our trials", "our closest call"),
         tuple(rows),
         (
             f"A difference counts where a test at {ALPHA:.0%} finds it: Welch's t on the paper's printed means and "
-            "spreads "
-            f"(taken as ten trials), and on ours the test that suits the split mode, from {MINIMUM_TRIALS} trials on.",
-            "In brackets: on how many of the datasets (and models) that the claim speaks of.",
+            "spreads (taken as ten trials), and on ours the test that suits the split mode, from "
+            f"{MINIMUM_TRIALS} trials on. In square brackets: 95 % intervals.",
+            "In round brackets: on how many of the datasets (and models) that the claim speaks of. Closest call: of "
+            "the checks that the verdict hangs on, the one that is least in the claim's favour.",
+            f"Splits: {findings.setting.mode}. Settings: {findings.setting.lane}. Times are compared on one machine.",
         ),
     )
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.data.catalogue import datasets
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
 from bench.report.audit import audit_table
+from bench.report.costs import machine_table
+from bench.report.drawing import Drawing, drawn_by
 from bench.report.evidence import Evidence
-from bench.report.figures import all_figures, as_bytes
+from bench.report.figures import all_figures
+from bench.report.findings import Findings, Setting
 from bench.report.page import make_page
+from bench.report.rivals import Ranking, across_table, control_table, ranking
+from bench.report.scorecard import VERDICTS, Score, scorecard, scores
 from bench.report.table import Table, to_csv, to_latex, to_markdown
-from bench.report.tables import VERDICTS, Findings, Setting, all_tables, scorecard, scores
+from bench.report.tables import all_tables, model_order
+from bench.report.tuning import tuning_drawing, tuning_table, with_budgets
+from bench.studies import studies
 
-TITLES = {
-    "readout": "Figure 2: three readouts",
-    "hops": "Figure 3: hops K",
-    "layers": "Figure 4: layers L",
-    "augmentation-grid": "Figure 5: mask ratio against augmentation probability",
-    "scorecard": "Ours minus the paper's",
-    "accuracy-and-cost": "Accuracy against training time and memory; the dashed line joins what nothing beats in both",
-    "trials": "Every trial; the bar is the mean",
-    "training-curves": "Validation accuracy along training, median over trials",
-}
+# What a reader sees first comes first; a figure stands below the table that it belongs to. Others come after all these.
+ORDER = (
+    "scorecard", "accuracy-small", "accuracy-small-control", "trials", "across", "critical-difference",
+    "accuracy-small-cost", "accuracy-and-cost", "training-curves", "accuracy-large", "structural-encoding", "readout",
+    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "claims", "datasets", "tuning", "machines",
+)  # fmt: skip
+DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
 
 
 @dataclass(frozen=True)
@@ -40,50 +45,66 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     """Read the ledger and make every file of the report; nothing is written."""
     evidence = Evidence(Ledger(results))
     findings = Findings(evidence, setting or Setting())
-    found = scores(findings)
-    titles = {name: dataset.title for name, dataset in datasets().items()}
-    tables = [
-        scorecard(found, titles),
-        *all_tables(findings),
-        audit_table(findings),
-    ]
-    figures = list(all_figures(findings, found, PredictionStore(results)))
-    files: dict[str, bytes] = {}
+    found, ranked = scores(findings), ranking(findings)
+    tables = with_budgets(make_tables(findings, found, ranked), evidence, findings.setting.lane)
+    tables += filter(None, [tuning_table(results)])
+    drawings = list(all_figures(findings, found, ranked, PredictionStore(results)))
+    drawings += filter(None, [tuning_drawing(results)])
+    files: dict[str, bytes] = {DRAWN_BY: json.dumps(drawn_by(), indent=1).encode()}
     for table in tables:
         files[f"tables/{table.name}.csv"] = to_csv(table).encode()
         files[f"tables/{table.name}.tex"] = to_latex(table).encode()
-    for name, figure in figures:
-        files[f"figures/{name}.png"] = as_bytes(figure, "png")
-        files[f"figures/{name}.svg"] = as_bytes(figure, "svg")
-    files["report.md"] = _markdown(tables, [name for name, _ in figures], evidence).encode()
-    drawn = [(TITLES[name], files[f"figures/{name}.png"]) for name, _ in figures]
-    counts = Counter(score.verdict for score in found)
-    chips = [(verdict, str(counts[verdict])) for verdict in VERDICTS if counts[verdict]]
-    page = make_page(tables, drawn, evidence.records, _lead(evidence), chips, _foot(evidence))
-    files["index.html"] = page.encode()
+    for drawing in drawings:
+        files |= {f"figures/{drawing.name}.{form}": content for form, content in drawing.files.items()}
+    parts = in_order(tables, drawings)
+    lead, warnings = _lead(evidence, tables), [f"Warning: {warning}" for warning in evidence.warnings]
+    files["report.md"] = _markdown(parts, lead, warnings).encode()
+    files["index.html"] = make_page(parts, evidence.records, lead, _chips(found), warnings).encode()
     return Report(files, evidence.warnings)
 
 
-def _lead(evidence: Evidence) -> str:
+def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking) -> list[Table]:
+    """Every table of the report."""
+    return [
+        scorecard(findings, found),
+        *all_tables(findings),
+        control_table(findings, studies()["accuracy-small"], model_order("tab:normal-data")),
+        across_table(findings, ranked),
+        audit_table(findings),
+        machine_table(findings.evidence),
+    ]
+
+
+def in_order(tables: Sequence[Table], drawings: Sequence[Drawing]) -> list[Table | Drawing]:
+    """Figures and tables as a reader meets them; a figure comes before a table of the same name."""
+    places = {name: at for at, name in enumerate(ORDER)}
+    return sorted([*drawings, *tables], key=lambda part: places.get(part.name, len(ORDER)))
+
+
+def _chips(found: Sequence[Score]) -> list[tuple[str, str]]:
+    counts = Counter(score.verdict for score in found)
+    return [(verdict, str(counts[verdict])) for verdict in VERDICTS if counts[verdict]]
+
+
+def _lead(evidence: Evidence, tables: Sequence[Table]) -> str:
     statuses = Counter(record["status"] for record in evidence.records)
     parts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
-    return f"{len(evidence.records)} cells in the ledger ({parts or 'none yet'}). A number opens the records behind it."
+    numbers = (item for table in tables if table.name != "machines" for row in table.rows for item in row)
+    unused = len(evidence.records) - len({key for item in numbers for key in item.keys})
+    lead = f"{len(evidence.records)} cells in the ledger ({parts or 'none yet'}). A number opens the records behind it."
+    return lead + f" {unused} cells are behind none: other graphs, splits or settings, or tuning." if unused else lead
 
 
-def _foot(evidence: Evidence) -> list[str]:
-    """Where the records were made."""
-    machines: Counter[str] = Counter()
-    for record in evidence.records:
-        environment = record["environment"]
-        libraries = ", ".join(f"{name} {environment[name]}" for name in ("python", "torch", "numpy", "scipy", "numba"))
-        machines[f"{environment['gpu'] or environment['processor']}; {libraries}"] += 1
-    lines = [f"{count} cells on {machine}." for machine, count in sorted(machines.items())]
-    return [*lines, *(f"Warning: {warning}" for warning in evidence.warnings)]
+def _markdown(parts: Sequence[Table | Drawing], lead: str, warnings: Sequence[str]) -> str:
+    def texts() -> Iterator[str]:
+        yield "# Report"
+        yield lead
+        for part in parts:
+            if isinstance(part, Table):
+                yield to_markdown(part)
+            else:
+                yield f"![{part.title}](figures/{part.name}.png)\n\n{part.title}"
+        if warnings:
+            yield "\n".join(f"* {line}" for line in warnings)
 
-
-def _markdown(tables: list[Table], figures: list[str], evidence: Evidence) -> str:
-    parts = ["# Report", _lead(evidence), *map(to_markdown, tables)]
-    if figures:
-        parts += ["## Figures", *(f"![{TITLES[name]}](figures/{name}.png)\n\n{TITLES[name]}" for name in figures)]
-    parts += ["## Where", "\n".join(f"* {line}" for line in _foot(evidence))]
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+    return "\n\n".join(text.rstrip() for text in texts()) + "\n"

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.data.catalogue import Dataset
-from bench.data.splits import rule_for
+from bench.data.splits import is_scored, rule_for
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.plan import canonical_json
-from bench.records import CAP_REACHED, OK, Record
+from bench.records import CAP_REACHED, OK, Record, newest
 from bench.registry import models, source_hash
 from bench.settings import resolve_settings
+from bench.staleness import Sources
+from bench.tuning.winners import find_winner
+
+# What tables and figures read, beyond what the ledger itself asks of a record; numbers where it says so.
+_FIELDS = (
+    "model", "revision", "dataset", "data", "config.max_epochs", "split.rule", "split.seed", "seed", "labels", "reason",
+    "metrics", "training", "limits.memory", "limits.time", "environment.processor", "environment.gpu",
+    "environment.threads", "source", "predictions",
+)  # fmt: skip
+_NUMBERS_OF_OK = (
+    "metrics.val.accuracy", "training.epochs", "phases.preprocess.seconds", "phases.train.seconds",
+    "phases.infer.seconds",
+)  # fmt: skip
+_TEST_ACCURACY = "metrics.test.accuracy"  # which a tuning trial has not
+_NAMED = 3  # keys that a warning names; the ledger has the others
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,7 @@ class Trials:
     records: tuple[Record, ...] = ()  # the standing record of each cell, by seeds
     stale: frozenset[str] = frozenset()  # keys of those whose model has changed since
     command: str = ""  # what would fill it
+    epochs: int = 0  # the configuration's own limit
 
     @property
     def good(self) -> tuple[Record, ...]:
@@ -49,8 +65,11 @@ class Trials:
 
     @property
     def capped(self) -> int:
-        """How many were ended by a user's cap instead of the model's own rule."""
-        return sum(record["training"].get("stopped_by") == CAP_REACHED and _cap(record) for record in self.good)
+        """How many were ended by a limit on epochs that is not the configuration's own."""
+        return sum(
+            record["training"].get("stopped_by") == CAP_REACHED and record["config"]["max_epochs"] < self.epochs
+            for record in self.good
+        )
 
     def by_seeds(self) -> dict[tuple[int, int], float]:
         """(split seed, init seed) -> test accuracy in per cent: what pairs trials of two models."""
@@ -61,23 +80,49 @@ class Evidence:
     """The standing records of a ledger, found by what was run."""
 
     def __init__(self, ledger: Ledger) -> None:
+        self.results = ledger.results
         self.warnings = list(ledger.warnings)
-        keys = dict.fromkeys(record["key"] for record in ledger)
-        standing = [record for key in keys if (record := ledger.newest(key)) is not None]
+        by_key: dict[str, list[Record]] = defaultdict(list)
+        usable = list(self._usable(ledger))
+        for each in usable:
+            by_key[each["key"]].append(each)
+        self._name_repeated(by_key)
+        standing = [record for records in by_key.values() if (record := newest(records)) is not None]
         self.records = sorted(standing, key=lambda record: record["key"])
         self.stale: set[str] = set()
         self._by_work: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
-        self._arrange()
+        self._arrange(usable)
 
-    def _arrange(self) -> None:
+    def _usable(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Records that have what a report reads; the others are named: an older version may have written less."""
+        lacking: dict[str, list[str]] = defaultdict(list)
+        for record in records:
+            missing = _lacks(record)
+            if missing is None:
+                yield record
+            else:
+                lacking[missing].append(str(record["key"]))
+        for field, keys in sorted(lacking.items()):
+            named = ", ".join(keys[:_NAMED]) + (", …" if len(keys) > _NAMED else "")
+            self.warnings.append(f"{len(keys)} record(s) without a usable '{field}' are left out: {named}")
+
+    def _name_repeated(self, by_key: Mapping[str, list[Record]]) -> None:
+        repeated = Counter(
+            f"{records[0]['model']} on {records[0]['dataset']}" for records in by_key.values() if len(records) > 1
+        )
+        if repeated:
+            where = ", ".join(f"{name} ({count})" for name, count in sorted(repeated.items()))
+            self.warnings.append(f"{repeated.total()} cell(s) have several records; the newest of each counts: {where}")
+
+    def _arrange(self, usable: Sequence[Record]) -> None:
         data = self._one_version_of_each_dataset()
         known = models()
-        sources = {name: source_hash(model) for name, model in known.items()}
+        sources = Sources(usable, {name: source_hash(model) for name, model in known.items()})
         for record in self.records:
             model = known.get(record["model"])
             if model is None:
                 continue
-            if record["source"] != sources[model.name]:
+            if sources.is_stale(record):
                 self.stale.add(record["key"])
             if record["data"] == data[record["dataset"]] and record["revision"] == model.revision:
                 work = (model.name, record["dataset"], record["split"]["rule"], _without_cap(record["config"]))
@@ -109,14 +154,14 @@ class Evidence:
         lane: str = "author",
     ) -> Trials:
         """The trials that were run with these settings; with a cap only where none was run without."""
-        resolved = resolve_settings(model, dataset.settings_name, lane, settings)
+        winner = find_winner(self.results, lane, model.name, dataset)
+        tuned = winner.settings if winner else None
+        resolved = resolve_settings(model, dataset.settings_name, lane, settings, tuned=tuned)
         work = (model.name, dataset.name, rule_for(dataset.split_rule, mode), _without_cap(resolved.values))
         found = [record for record in self._by_work.get(work, ()) if _of_mode(record, mode)]
-        lengths = {record["config"]["max_epochs"] for record in found}
-        if lengths:
-            wanted = resolved.config.max_epochs
-            length = wanted if wanted in lengths else max(lengths)
-            found = [record for record in found if record["config"]["max_epochs"] == length]
+        wanted = resolved.config.max_epochs
+        length = max((n for record in found if (n := record["config"]["max_epochs"]) <= wanted), default=wanted)
+        found = [record for record in found if record["config"]["max_epochs"] == length]
         return Trials(
             model.name,
             dataset.name,
@@ -126,6 +171,7 @@ class Evidence:
             tuple(sorted(found, key=_seeds)),
             frozenset(record["key"] for record in found if record["key"] in self.stale),
             _command(model, dataset, settings or {}, mode, lane),
+            wanted,
         )
 
 
@@ -143,8 +189,24 @@ def _without_cap(config: Mapping[str, Any]) -> str:
     return canonical_json({name: value for name, value in config.items() if name != "max_epochs"})
 
 
-def _cap(record: Record) -> bool:
-    return record["labels"].get("cap") is not None
+def _lacks(record: Record) -> str | None:
+    """The first field that is not there, or not a number where it must be one."""
+    for path in _FIELDS:
+        if not _has(record, path):
+            return path
+    if record["status"] != OK:
+        return None
+    numbers = (*_NUMBERS_OF_OK, _TEST_ACCURACY) if is_scored(record["split"]["rule"]) else _NUMBERS_OF_OK
+    return next((path for path in numbers if not _has(record, path, number=True)), None)
+
+
+def _has(record: Record, path: str, number: bool = False) -> bool:
+    value: Any = record
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return False
+        value = value[name]
+    return isinstance(value, (int, float)) or not number
 
 
 def _command(model: type[Model], dataset: Dataset, settings: Mapping[str, Any], mode: str, lane: str) -> str:

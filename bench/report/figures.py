@@ -2,182 +2,161 @@
 
 from __future__ import annotations
 
-import io
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-import seaborn as sns
+import pandas as pd
+import scikit_posthocs
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.data.catalogue import datasets
 from bench.errors import UserError
 from bench.predictions import PredictionStore
 from bench.records import memory_used
-from bench.registry import models
+from bench.report.costs import MEGABYTE, by_machine
+from bench.report.drawing import PANEL, STYLE, Drawing, as_files, legend_below, logarithmic, looks, panels
 from bench.report.evidence import Trials
+from bench.report.findings import ACCURACY_STUDIES, Findings, dataset_title, model_title
+from bench.report.rivals import Ranking
+from bench.report.scorecard import Score
 from bench.report.statistics import summarise
-from bench.report.tables import Findings, Score
+from bench.report.tables import model_order
 from bench.studies import studies
 
-# The same bytes for the same data: no dates, no random ids, no version of the drawing program.
-STYLE: Any = {
-    "svg.hashsalt": "nagphormer-bench",
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.dpi": 100,
-}
-MARKERS = "osD^vP*X<>pdhH"  # told apart in grey, where colours are not
-WIDTH = 3.2  # inches of one panel
+BARS = "bars: 95 % interval of the mean"
 
 
 def all_figures(
-    findings: Findings, found: Sequence[Score], predictions: PredictionStore
-) -> Iterator[tuple[str, Figure]]:
-    """Names and figures, as far as there is something to draw; stored curves that cannot be read become warnings."""
-    makers: dict[str, Callable[[], Figure | None]] = {
-        "readout": lambda: variants_figure(findings, "readout"),
-        "hops": lambda: sweep_figure(findings, "hops", "hops", "hops K"),
-        "layers": lambda: sweep_figure(findings, "layers", "layers", "layers L"),
-        "augmentation-grid": lambda: grid_figure(findings, "augmentation-grid", "mask_ratio", "augment_probability"),
-        "scorecard": lambda: scorecard_figure(found),
-        "accuracy-and-cost": lambda: pareto_figure(findings),
-        "trials": lambda: spread_figure(findings),
-        "training-curves": lambda: curves_figure(findings, predictions),
+    findings: Findings, found: Sequence[Score], ranked: Ranking, predictions: PredictionStore
+) -> Iterator[Drawing]:
+    """What there is something to draw of; stored curves that cannot be read become warnings."""
+    makers: dict[str, tuple[str, Callable[[], Figure | None]]] = {
+        "scorecard": ("Ours minus the paper's, with the verdict", lambda: scorecard_figure(found)),
+        "accuracy-and-cost": (
+            f"Accuracy against training time and memory, machine by machine ({BARS}); the dashed line joins the models "
+            "that no other beats in both",
+            lambda: pareto_figure(findings),
+        ),
+        "trials": ("Every trial; the bar is the mean, n in brackets", lambda: spread_figure(findings)),
+        "training-curves": (
+            "Validation accuracy along training: the median over the trials still running, while half of them are",
+            lambda: curves_figure(findings, predictions),
+        ),
+        "critical-difference": (
+            "Mean ranks; models under one bar are not told apart (Nemenyi after Friedman, 5 %)",
+            lambda: critical_difference_figure(ranked),
+        ),
+        "readout": (f"Figure 2: three readouts ({BARS})", lambda: variants_figure(findings, "readout")),
+        "hops": (f"Figure 3: hops K ({BARS})", lambda: sweep_figure(findings, "hops", "hops", "hops K")),
+        "layers": (f"Figure 4: layers L ({BARS})", lambda: sweep_figure(findings, "layers", "layers", "layers L")),
+        "augmentation-grid": (
+            "Figure 5: mask ratio against augmentation probability, mean test accuracy",
+            lambda: grid_figure(findings, "augmentation-grid", "mask_ratio", "augment_probability"),
+        ),
     }
-    for name, make in makers.items():
+    for name, (title, make) in makers.items():
         with mpl.rc_context(STYLE):
             figure = make()
         if figure is not None:
-            yield name, figure
+            yield Drawing(name, title, as_files(figure))
 
 
-def as_bytes(figure: Figure, form: str) -> bytes:
-    """PNG or SVG without anything that changes from one drawing to the next."""
-    buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if form == "svg" else {"Software": None}
-    with mpl.rc_context(STYLE):
-        figure.savefig(buffer, format=form, dpi=150, bbox_inches="tight", metadata=metadata)
-    return buffer.getvalue()
-
-
-# -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _panels(count: int, height: float = 2.6, across: int = 3) -> tuple[Figure, list[Axes]]:
-    across = min(across, count)
-    down = -(-count // across)
-    figure = Figure(figsize=(WIDTH * across, height * down), layout="constrained")
-    axes = [figure.add_subplot(down, across, at + 1) for at in range(count)]
-    return figure, axes
-
-
-def _model_title(name: str) -> str:
-    return models()[name].title or name
-
-
-def _dataset_title(name: str) -> str:
-    return datasets()[name].title
-
-
-def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """A colour and a marker for each name."""
-    colours = sns.color_palette("colorblind", 10)
-    cycle = itertools.cycle(colours)
-    return {
-        name: {"color": colour, "marker": MARKERS[at % len(MARKERS)]}
-        for at, (name, colour) in enumerate(zip(names, cycle, strict=False))
-    }
-
-
-def _with_results(findings: Findings, study: str) -> list[Trials]:
-    return [trials for trials in findings.of_study(study) if trials.good]
-
-
-def _error(trials: Trials) -> tuple[float, float]:
+def _interval(trials: Trials) -> tuple[float, float]:
     """Mean and half the length of its 95 % interval; no length for a single trial."""
     summary = summarise(trials.accuracies)
     return summary.mean, 0.0 if summary.interval is None else (summary.interval.high - summary.interval.low) / 2
 
 
+def _names(found: Sequence[Trials]) -> list[str]:
+    return list(dict.fromkeys(trials.dataset for trials in found))
+
+
 # -- the paper's figures ----------------------------------------------------------------------------------------------
+
+
+def _varied(findings: Findings, study: str) -> list[Trials]:
+    """Trials of a study with results, on the datasets where there is more than one variant to compare."""
+    found = [trials for trials in findings.of_study(study) if trials.good]
+    variants = {name: {trials.variant for trials in found if trials.dataset == name} for name in _names(found)}
+    return [trials for trials in found if len(variants[trials.dataset]) > 1]
 
 
 def variants_figure(findings: Findings, study: str) -> Figure | None:
     """Mean and interval of each variant, a panel per dataset."""
-    found = _with_results(findings, study)
-    names = list(dict.fromkeys(trials.dataset for trials in found))
+    found = _varied(findings, study)
     if not found:
         return None
-    figure, axes = _panels(len(names))
-    looks = _looks(list(dict.fromkeys(trials.model for trials in found)))
+    names = _names(found)
+    figure, axes = panels(len(names))
+    shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
     labels = [variant.label for variant in studies()[study].variants]
     for axis, name in zip(axes, names, strict=True):
-        for shift, model in enumerate(looks):
+        for at, model in enumerate(shown_as):
             shown = [trials for trials in found if (trials.dataset, trials.model) == (name, model)]
-            places = [labels.index(trials.variant) + 0.15 * shift for trials in shown]
-            means, errors = zip(*map(_error, shown), strict=True) if shown else ((), ())
-            axis.errorbar(places, means, errors, label=_model_title(model), linestyle="none", capsize=3, **looks[model])
+            shift = 0.2 * (at - (len(shown_as) - 1) / 2)
+            places = [labels.index(trials.variant) + shift for trials in shown]
+            means, errors = zip(*map(_interval, shown), strict=True) if shown else ((), ())
+            axis.errorbar(
+                places, means, errors, label=model_title(model), linestyle="none", capsize=3, **shown_as[model]
+            )
         axis.set_xticks(range(len(labels)), [label.partition("=")[2] or label for label in labels])
-        axis.set_title(_dataset_title(name))
-        axis.set_ylabel("test accuracy, %")
-    axes[0].legend(fontsize=7)
+        axis.set_xlim(-0.5, len(labels) - 0.5)
+        axis.set(title=dataset_title(name), ylabel="test accuracy, %")
+    legend_below(figure, axes)
     return figure
 
 
 def sweep_figure(findings: Findings, study: str, setting: str, label: str) -> Figure | None:
     """Accuracy along a setting, a panel per dataset."""
-    found = _with_results(findings, study)
+    found = _varied(findings, study)
     if not found:
         return None
     values = {variant.label: variant.settings[setting] for variant in studies()[study].variants}
-    names = list(dict.fromkeys(trials.dataset for trials in found))
-    figure, axes = _panels(len(names))
-    looks = _looks(list(dict.fromkeys(trials.model for trials in found)))
+    names = _names(found)
+    figure, axes = panels(len(names))
+    shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
     for axis, name in zip(axes, names, strict=True):
-        for model, look in looks.items():
+        for model, look in shown_as.items():
             shown = sorted(
-                (values[trials.variant], *_error(trials))
+                (values[trials.variant], *_interval(trials))
                 for trials in found
                 if (trials.dataset, trials.model) == (name, model)
             )
             if shown:
                 places, means, errors = zip(*shown, strict=True)
-                axis.errorbar(places, means, errors, label=_model_title(model), capsize=3, **look)
-        axis.set_title(_dataset_title(name))
-        axis.set_xlabel(label)
-        axis.set_ylabel("test accuracy, %")
-    axes[0].legend(fontsize=7)
+                axis.errorbar(places, means, errors, label=model_title(model), capsize=3, **look)
+        axis.set_xticks(sorted(set(values.values())))
+        axis.set(title=dataset_title(name), xlabel=label, ylabel="test accuracy, %")
+    legend_below(figure, axes)
     return figure
 
 
 def grid_figure(findings: Findings, study: str, down: str, across: str) -> Figure | None:
     """A heat map of accuracies per dataset."""
-    found = _with_results(findings, study)
+    found = _varied(findings, study)
     if not found:
         return None
     settings = {variant.label: variant.settings for variant in studies()[study].variants}
     rows, columns = (sorted({chosen[name] for chosen in settings.values()}) for name in (down, across))
-    names = list(dict.fromkeys(trials.dataset for trials in found))
-    figure, axes = _panels(len(names))
+    names = _names(found)
+    figure, axes = panels(len(names), height=2.4)
     for axis, name in zip(axes, names, strict=True):
         grid = np.full((len(rows), len(columns)), np.nan)
         for trials in found:
             if trials.dataset == name:
                 chosen = settings[trials.variant]
                 grid[rows.index(chosen[down]), columns.index(chosen[across])] = np.mean(trials.accuracies)
-        sns.heatmap(
-            grid, ax=axis, annot=True, fmt=".2f", cmap="cividis", cbar=False, xticklabels=columns, yticklabels=rows
-        )
-        axis.set(title=_dataset_title(name), xlabel=across.replace("_", " "), ylabel=down.replace("_", " "))
+        axis.imshow(grid, cmap="cividis", aspect="auto")
+        middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
+        for (row, column), mean in np.ndenumerate(grid):
+            text, colour = ("–", "0.45") if np.isnan(mean) else (f"{mean:.2f}", "white" if mean < middle else "black")
+            axis.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
+        axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+        axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+        axis.set(title=dataset_title(name), xlabel=across.replace("_", " "), ylabel=down.replace("_", " "))
         axis.grid(visible=False)
     return figure
 
@@ -186,117 +165,136 @@ def grid_figure(findings: Findings, study: str, down: str, across: str) -> Figur
 
 
 def scorecard_figure(found: Sequence[Score]) -> Figure | None:
-    """Ours minus the paper's, model by dataset; the verdict's first letter in each place."""
-    if not any(score.result for score in found):
+    """Ours minus the paper's of the two main tables, model by dataset, with the verdict in words."""
+    main = [score for score in found if not score.trials.variant]
+    if not any(score.result for score in main):
         return None
-    rows = list(dict.fromkeys(score.trials.model for score in found))
-    columns = list(dict.fromkeys(score.trials.dataset for score in found))
-    grid = np.full((len(rows), len(columns)), np.nan)
-    texts = np.full(grid.shape, "", dtype=object)
-    for score in found:
-        place = rows.index(score.trials.model), columns.index(score.trials.dataset)
-        texts[place] = score.verdict if score.result is None else f"{score.result.difference:+.2f}\n{score.verdict}"
-        if score.result is not None:
-            grid[place] = score.result.difference
-    figure = Figure(figsize=(1.15 * len(columns) + 1.5, 0.42 * len(rows) + 1.2), layout="constrained")
+    rows = list(dict.fromkeys(score.trials.model for score in main))
+    columns = list(dict.fromkeys(score.trials.dataset for score in main))
+    differences = [abs(score.result.difference) for score in main if score.result]
+    reach = max(1.0, *differences)
+    figure = Figure(figsize=(1.05 * len(columns) + 1.7, 0.42 * len(rows) + 1.0), layout="constrained")
     axis = figure.add_subplot()
-    reach = max(1.0, float(np.nanmax(np.abs(grid))))
-    image = axis.imshow(np.nan_to_num(grid), cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
-    for (row, column), text in np.ndenumerate(texts):
-        dark = abs(np.nan_to_num(grid[row, column])) > 0.6 * reach
-        axis.text(column, row, text, ha="center", va="center", fontsize=6, color="white" if dark else "black")
-    axis.set_xticks(range(len(columns)), [_dataset_title(name) for name in columns])
-    axis.set_yticks(range(len(rows)), [_model_title(name) for name in rows])
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for score in main:
+        row, column = rows.index(score.trials.model), columns.index(score.trials.dataset)
+        text, colour = ("–" if score.verdict == "not run" else score.verdict), "0.45"
+        if score.result is not None:
+            grid[row, column] = score.result.difference
+            text = f"{score.result.difference:+.2f}\n{score.verdict}".replace("-", "−")
+            colour = "white" if abs(score.result.difference) > 0.6 * reach else "black"
+        axis.text(column, row, text, ha="center", va="center", fontsize=6.5, color=colour)
+    image = axis.imshow(np.ma.masked_invalid(grid), cmap="PuOr", vmin=-reach, vmax=reach, aspect="auto")
+    axis.set_facecolor("0.97")
+    axis.set_xticks(range(len(columns)), [dataset_title(name) for name in columns])
+    axis.set_yticks(range(len(rows)), [model_title(name) for name in rows])
+    axis.tick_params(length=0, top=True, labeltop=True, labelbottom=False)
+    axis.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
+    axis.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
     axis.grid(visible=False)
-    axis.set_title("ours − paper, points of test accuracy")
-    figure.colorbar(image, ax=axis, shrink=0.6)
+    axis.grid(which="minor", color="white", alpha=1, linewidth=2)
+    axis.tick_params(which="minor", length=0)
+    axis.spines[:].set_visible(False)
+    figure.colorbar(image, ax=axis, shrink=0.6, aspect=30, label="ours − paper, points of test accuracy")
     return figure
 
 
 def _accuracy_trials(findings: Findings) -> list[Trials]:
-    return [*_with_results(findings, "accuracy-small"), *_with_results(findings, "accuracy-large")]
+    """Those of the paper's two main tables, dataset by dataset and in its order of models."""
+    order = model_order("tab:normal-data")
+    found = [trials for study in ACCURACY_STUDIES for trials in findings.of_study(study) if trials.good]
+    names = _names(found)
+    return sorted(found, key=lambda trials: (names.index(trials.dataset), order.index(trials.model)))
 
 
 def pareto_figure(findings: Findings) -> Figure | None:
-    """Accuracy against training seconds and against memory, a row of two panels per dataset."""
+    """Accuracy against training seconds and against memory: a row of two panels per dataset and machine."""
     found = _accuracy_trials(findings)
-    names = list(dict.fromkeys(trials.dataset for trials in found))
-    if not found:
+    places: dict[tuple[str, str], list[Trials]] = {}
+    for trials in found:
+        for machine in by_machine(trials.good):
+            places.setdefault((trials.dataset, machine), []).append(trials)
+    compared = {place: several for place, several in places.items() if len(several) > 1}
+    if not compared:
         return None
-    figure, axes = _panels(2 * len(names), across=2, height=2.8)
-    looks = _looks(list(dict.fromkeys(trials.model for trials in found)))
-    for at, name in enumerate(names):
-        shown = [trials for trials in found if trials.dataset == name]
-        seconds = [float(np.median([r["phases"]["train"]["seconds"] for r in trials.good])) for trials in shown]
-        memory = [float(np.median([(memory_used(r) or np.nan) / 1e6 for r in trials.good])) for trials in shown]
-        for axis, costs, label in (
-            (axes[2 * at], seconds, "training, s"),
-            (axes[2 * at + 1], memory, "peak memory, MB"),
+    many = len(compared) > 2  # then two datasets stand in a row
+    figure, axes = panels(2 * len(compared), 3.0, *((4, 2.8) if many else (2, PANEL)))
+    shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
+    for at, ((dataset, machine), several) in enumerate(compared.items()):
+        measured = [by_machine(trials.good)[machine] for trials in several]
+        seconds = [float(np.median([r["phases"]["train"]["seconds"] for r in records])) for records in measured]
+        memory = [float(np.median([(memory_used(r) or np.nan) / MEGABYTE for r in records])) for records in measured]
+        for axis, costs, label in zip(
+            axes[2 * at :], (seconds, memory), ("training, s", "peak memory, MB"), strict=False
         ):
-            _scatter(axis, shown, costs, looks)
-            axis.set(xscale="log", xlabel=label, ylabel="test accuracy, %", title=_dataset_title(name))
-    axes[1].legend(fontsize=6, loc="center left", bbox_to_anchor=(1.0, 0.5))
+            for trials, cost in zip(several, costs, strict=True):
+                mean, error = _interval(trials)
+                axis.errorbar(
+                    [cost], [mean], [error], label=model_title(trials.model), capsize=2, linestyle="none",
+                    elinewidth=1, **shown_as[trials.model],
+                )  # fmt: skip
+            _front(axis, several, costs)
+            logarithmic(axis, costs)
+            axis.set(xlabel=label, ylabel="test accuracy, %")
+            axis.set_title(f"{dataset_title(dataset)}\n", loc="left")
+            axis.text(0, 1.02, machine, transform=axis.transAxes, fontsize=7, color="0.35")
+    legend_below(figure, axes)
     return figure
 
 
-def _scatter(axis: Axes, shown: Sequence[Trials], costs: Sequence[float], looks: dict[str, dict[str, Any]]) -> None:
-    """Points, and the line through those that nothing beats in both."""
-    points = sorted(zip(costs, (_error(trials)[0] for trials in shown), strict=True))
+def _front(axis: Axes, shown: Sequence[Trials], costs: Sequence[float]) -> None:
+    """The line through the models that nothing beats in both."""
+    points = sorted(zip(costs, (float(np.mean(trials.accuracies)) for trials in shown), strict=True))
     front, best = [], -np.inf
     for cost, accuracy in points:
         if accuracy > best:
             front.append((cost, accuracy))
             best = accuracy
-    axis.step(*zip(*front, strict=True), where="post", color="0.6", linestyle="--", linewidth=1)
-    for trials, cost in zip(shown, costs, strict=True):
-        mean, error = _error(trials)
-        axis.errorbar([cost], [mean], [error], label=_model_title(trials.model), capsize=2, **looks[trials.model])
+    axis.step(*zip(*front, strict=True), where="post", color="0.5", linestyle="--", linewidth=1, zorder=0)
 
 
 def spread_figure(findings: Findings) -> Figure | None:
     """Every trial as a point: what lies behind the means."""
     found = _accuracy_trials(findings)
-    names = list(dict.fromkeys(trials.dataset for trials in found))
     if not found:
         return None
-    figure, axes = _panels(len(names), height=3.2, across=2)
+    names = _names(found)
+    most = max(sum(trials.dataset == name for trials in found) for name in names)
+    figure, axes = panels(len(names), height=0.27 * most + 0.9, across=2)
     for axis, name in zip(axes, names, strict=True):
         shown = [trials for trials in found if trials.dataset == name]
         for row, trials in enumerate(shown):
             values = trials.accuracies
-            axis.plot(values, [row] * len(values), "o", markersize=4, alpha=0.6, color="0.2")
-            axis.plot([np.mean(values)], [row], "|", markersize=14, color=sns.color_palette("colorblind")[3])
-        axis.set_yticks(range(len(shown)), [f"{_model_title(trials.model)} ({len(trials.good)})" for trials in shown])
-        axis.invert_yaxis()
-        axis.set(title=_dataset_title(name), xlabel="test accuracy, %")
+            axis.plot(values, [row] * len(values), "o", markersize=4, alpha=0.5, color="0.25", markeredgewidth=0)
+            axis.plot([np.mean(values)], [row], "|", markersize=13, markeredgewidth=2, color="#c44e00")
+        axis.set_yticks(range(len(shown)), [f"{model_title(trials.model)} ({len(trials.good)})" for trials in shown])
+        axis.set_ylim(most - 0.5, -0.5)
+        axis.set(title=dataset_title(name), xlabel="test accuracy, %")
     return figure
 
 
 def curves_figure(findings: Findings, predictions: PredictionStore) -> Figure | None:
     """Validation accuracy along training: the median over trials, a panel per dataset."""
-    found = _accuracy_trials(findings)
-    names = list(dict.fromkeys(trials.dataset for trials in found))
+    found = [
+        (trials, median)
+        for trials in _accuracy_trials(findings)
+        if (median := _median_curve(list(_curves(trials, predictions, findings.evidence.warnings)))) is not None
+    ]
     if not found:
         return None
-    figure, axes = _panels(len(names), height=3.0, across=2)
-    looks = _looks(list(dict.fromkeys(trials.model for trials in found)))
+    names = _names([trials for trials, _ in found])
+    figure, axes = panels(len(names), height=3.0, across=2)
+    shown_as = looks(list(dict.fromkeys(trials.model for trials, _ in found)))
     for axis, name in zip(axes, names, strict=True):
-        for trials in (trials for trials in found if trials.dataset == name):
-            look = looks[trials.model]
-            curves = list(_curves(trials, predictions, findings.evidence.warnings))
-            if curves:
-                median = _median_curve(curves)
+        for trials, median in found:
+            if trials.dataset == name:
                 axis.plot(
-                    range(1, len(median) + 1),
-                    median,
-                    label=_model_title(trials.model),
-                    markevery=max(1, len(median) // 6),
-                    markersize=4,
-                    linewidth=1,
-                    **look,
-                )
-        axis.set(xscale="log", xlabel="evaluation", ylabel="validation accuracy, %", title=_dataset_title(name))
-    axes[0].legend(fontsize=6)
+                    range(1, len(median) + 1), median, label=model_title(trials.model), markersize=4, linewidth=1,
+                    markevery=max(1, len(median) // 6), **shown_as[trials.model],
+                )  # fmt: skip
+        logarithmic(axis, [1, max(len(median) for trials, median in found if trials.dataset == name)])
+        axis.set(xlabel="evaluation", ylabel="validation accuracy, %", title=dataset_title(name))
+    legend_below(figure, axes)
     return figure
 
 
@@ -310,11 +308,32 @@ def _curves(trials: Trials, predictions: PredictionStore, warnings: list[str]) -
                 warnings.append(str(error))
 
 
-def _median_curve(curves: Sequence[np.ndarray]) -> np.ndarray:
+def _median_curve(curves: Sequence[np.ndarray]) -> np.ndarray | None:
     """Over the trials that were still running; it ends where fewer than half were."""
-    longest = max(map(len, curves))
+    longest = max(map(len, curves), default=0)
+    if not longest:
+        return None
     padded = np.full((len(curves), longest), np.nan)
     for row, curve in zip(padded, curves, strict=True):
         row[: len(curve)] = curve
     running = (~np.isnan(padded)).sum(axis=0)
     return np.nanmedian(padded[:, running * 2 >= len(curves)], axis=0)
+
+
+def critical_difference_figure(ranked: Ranking) -> Figure | None:
+    """Demšar's diagram, or nothing where it would mislead: the table over all datasets says why."""
+    compared = ranked.comparison
+    if compared is None or ranked.why_not is not None:
+        return None
+    titles = [model_title(model) for model in compared.models]
+    figure = Figure(figsize=(2 * PANEL, 0.16 * len(titles) + 1.2), layout="constrained")
+    axis = figure.add_subplot()
+    p_values = pd.DataFrame(compared.nemenyi_p, index=titles, columns=titles)
+    scikit_posthocs.critical_difference_diagram(
+        pd.Series(compared.mean_ranks, index=titles),
+        p_values,
+        ax=axis,
+        text_h_margin=0.1,
+        color_palette=["0.25"] * len(titles),
+    )
+    return figure

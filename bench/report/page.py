@@ -5,46 +5,40 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.records import Record, memory_used
-from bench.report.table import Table
+from bench.report.costs import machine_of
+from bench.report.drawing import Drawing
+from bench.report.table import Entry, Table
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 RECORD_HEADER = (
-    "record",
-    "status",
-    "split seed",
-    "seed",
-    "test %",
-    "val %",
-    "epochs",
-    "train s",
-    "memory",
-    "started",
-    "why",
-)
+    "record", "dataset", "model", "status", "split seed", "seed", "test %", "val %", "epochs", "train s", "memory",
+    "settings", "machine", "started", "why",
+)  # fmt: skip
 
 
 def make_page(
-    tables: Sequence[Table],
-    figures: Sequence[tuple[str, bytes]],
+    parts: Sequence[Table | Drawing],
     records: Iterable[Record],
     lead: str,
     chips: Sequence[tuple[str, str]],
     foot: Sequence[str],
 ) -> str:
     """The whole page; every text from records stands in one block of JSON, and only as text content after that."""
-    shown = {key for table in tables for row in table.rows for entry in row for key in entry.keys}
+    items = [item for part in parts if isinstance(part, Table) for row in part.rows for item in row]
+    shown = {key for item in items for key in (*item.keys, *item.mark_keys)}
+    found = [record for record in records if record["key"] in shown]
+    groups = Groups({record["key"]: at for at, record in enumerate(found)})
     data = {
         "lead": lead,
         "chips": chips,
-        "tables": [asdict(table) for table in tables],
-        "figures": [{"title": title, "image": _data_url(image)} for title, image in figures],
+        "parts": [_table(part, groups) if isinstance(part, Table) else _figure(part) for part in parts],
         "recordHeader": RECORD_HEADER,
-        "records": {record["key"]: _row(record) for record in records if record["key"] in shown},
+        "records": [_row(record) for record in found],
+        "groups": groups.members,
         "foot": foot,
     }
     # "<" is all that could end the script element early
@@ -52,15 +46,55 @@ def make_page(
     return TEMPLATE.read_text(encoding="utf-8").replace("@DATA@", text)
 
 
-def _data_url(image: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(image).decode()}"
+class Groups:
+    """Sets of records that entries rest on, each written once: many entries rest on the same."""
+
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self.members: list[list[int]] = []
+        self._places = places
+        self._known: dict[tuple[str, ...], int] = {}
+
+    def index(self, keys: tuple[str, ...]) -> int:
+        if keys not in self._known:
+            self._known[keys] = len(self.members)
+            self.members.append([self._places[key] for key in keys if key in self._places])
+        return self._known[keys]
+
+
+def _table(table: Table, groups: Groups) -> dict[str, Any]:
+    rows = [[_entry(item, groups) for item in row] for row in table.rows]
+    return {"name": table.name, "title": table.title, "header": table.header, "rows": rows, "caption": table.caption}
+
+
+def _entry(item: Entry, groups: Groups) -> dict[str, Any]:
+    """What is not said has its default: most entries are a text and nothing more."""
+    said: dict[str, Any] = {"text": item.text}
+    if item.keys:
+        said["group"] = groups.index(item.keys)
+    if item.mark_keys:
+        said["marked"] = groups.index(item.mark_keys)
+    if item.bold:
+        said["bold"] = True
+    if item.note:
+        said["note"] = item.note
+    if item.value is not None:
+        said["value"] = item.value
+    return said
+
+
+def _figure(drawing: Drawing) -> dict[str, Any]:
+    image = base64.b64encode(drawing.files["png"]).decode()
+    return {"name": f"figure-{drawing.name}", "title": drawing.title, "image": f"data:image/png;base64,{image}"}
 
 
 def _row(record: Record) -> list[str]:
     memory = memory_used(record)
     train: Mapping[str, Any] = record["phases"].get("train", {})
+    chosen = record["labels"].get("set") or {}
     return [
         record["key"],
+        record["dataset"],
+        record["model"],
         record["status"],
         str(record["split"]["seed"]),
         str(record["seed"]),
@@ -69,6 +103,8 @@ def _row(record: Record) -> list[str]:
         str(record["training"].get("epochs", "")),
         f"{train['seconds']:.1f}" if "seconds" in train else "",
         "" if memory is None else f"{memory / 1e6:,.0f} MB",
+        " ".join([str(record["labels"].get("settings", "")), *(f"{name}={value}" for name, value in chosen.items())]),
+        machine_of(record),
         record["started"],
         record["reason"],
     ]

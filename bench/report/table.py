@@ -10,8 +10,10 @@ from tabulate import tabulate
 
 _LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-_LATEX |= {"±": r"$\pm$", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "→": r"$\rightarrow$", "–": "--", "·": r"$\cdot$"}
+_LATEX |= {"±": r"$\pm$", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "→": r"$\rightarrow$", "·": r"$\cdot$"}
 _LATEX |= {"×": r"$\times$", "τ": r"$\tau$", "α": r"$\alpha$", "γ": r"$\gamma$", "<": "$<$", ">": "$>$", "|": "$|$"}
+_LATEX |= {"†": r"\dag{}", "…": r"\dots{}", "–": r"{\textendash}", "`": "'"}
+_LONG = 48  # letters: a longer text is broken into lines
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Entry:
     bold: bool = False
     note: str = ""  # more, for a page that can show it: the command that would fill it, an interval
     value: float | None = None  # what it is sorted by
+    mark_keys: tuple[str, ...] = ()  # the records on which it rests whether it is bold, or has a mark
 
 
 @dataclass(frozen=True)
@@ -35,13 +38,17 @@ class Table:
     rows: tuple[tuple[Entry, ...], ...]
     caption: tuple[str, ...] = ()  # sentences that a reader must know
 
-    def named(self, name: str) -> Table:
-        return replace(self, name=name)
-
 
 def entry(text: str) -> Entry:
     """An entry that rests on no record, such as a name."""
     return Entry(text)
+
+
+def without_empty(table: Table) -> Table:
+    """The same table without columns that say nothing in any row."""
+    kept = [at for at in range(len(table.header)) if not table.rows or any(row[at].text for row in table.rows)]
+    rows = tuple(tuple(row[at] for at in kept) for row in table.rows)
+    return replace(table, header=tuple(table.header[at] for at in kept), rows=rows)
 
 
 def to_markdown(table: Table) -> str:
@@ -65,35 +72,51 @@ def _escape_markdown(text: str) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A document of its own with one booktabs table."""
-    columns = "l" + "c" * (len(table.header) - 1)
+    """A document of its own with one booktabs table, the title above it and the caption below, as wide as the table."""
     lines = [
-        r"\documentclass{standalone}",
+        r"\documentclass[border=6pt]{standalone}",
         r"\usepackage[T1]{fontenc}",
-        r"\usepackage{booktabs}",
+        r"\usepackage{array,booktabs}",
+        r"\newsavebox{\body}",
         r"\begin{document}",
-        *(f"% {' '.join(line.split())}" for line in (table.title, *table.caption)),
-        rf"\begin{{tabular}}{{{columns}}}",
+        rf"\begin{{lrbox}}{{\body}}\begin{{tabular}}{{{''.join(_latex_columns(table))}}}",
         r"\toprule",
         " & ".join(escape_latex(text) for text in table.header) + r" \\",
         r"\midrule",
         *(" & ".join(map(_latex, row)) + r" \\" for row in table.rows),
         r"\bottomrule",
-        r"\end{tabular}",
+        r"\end{tabular}\end{lrbox}",
+        r"\begin{minipage}{\wd\body}",
+        rf"\textbf{{{escape_latex(table.title)}}}\par\medskip",
+        r"\usebox{\body}\par\medskip",
+        r"\footnotesize\raggedright",
+        *(rf"{escape_latex(line)}\par" for line in table.caption),
+        r"\end{minipage}",
         r"\end{document}",
     ]
     return "\n".join(lines) + "\n"
 
 
+def _latex_columns(table: Table) -> list[str]:
+    """Names to the left, numbers centred; a column of sentences is broken into lines."""
+    longest = [max((len(row[at].text) for row in table.rows), default=0) for at in range(len(table.header))]
+    return [
+        r">{\raggedright\arraybackslash}p{6cm}" if length > _LONG else "l" if at == 0 else "c"
+        for at, length in enumerate(longest)
+    ]
+
+
 def _latex(item: Entry) -> str:
     text = escape_latex(item.text)
+    if text.startswith(("[", "*")):
+        text = "{}" + text  # the end of the row above would take these for its own options
     return rf"\textbf{{{text}}}" if item.bold and text else text
 
 
 def escape_latex(text: str) -> str:
     """Text as LaTeX prints it; what it cannot print becomes a question mark."""
     written = (_LATEX.get(character, character) for character in " ".join(text.split()))
-    return "".join(part if part.isascii() else "?" for part in written)
+    return "".join(part if part.isascii() else "?" for part in written).replace("--", "-{}-")
 
 
 def to_csv(table: Table) -> str:

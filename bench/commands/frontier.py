@@ -1,0 +1,154 @@
+"""`frontier`: the smallest memory budget that is enough for a model on a dataset, found by bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from bench.commands.cache import cache_in_use
+from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
+from bench.console import say, show_table
+from bench.devices import resolve_devices
+from bench.errors import EXIT_FAILED_CELLS, UserError
+from bench.executors.local import LocalExecutor
+from bench.ledger import Ledger, check_writable
+from bench.plan import Cell
+from bench.records import DIVERGED, OK, OOM, Record, memory_used
+from bench.runner import RunOptions, run_cells
+from bench.sizes import format_size, parse_size
+from bench.summary import describe_settings
+
+FRONTIER = "frontier"  # a ledger of its own below the results: an `oom` that was provoked is nobody's result
+FLOOR = 1_000_000  # bytes with which nothing can be loaded
+SHARE = 0.8  # of the memory that is free: the most that is tried
+FITS = (OK, DIVERGED)  # how a cell ends that had memory enough
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """What was found: not enough, enough (bytes; None where nothing was), and the record behind each."""
+
+    too_little: int
+    enough: int | None
+    failure: Record | None = None  # the one with the largest budget that was not enough, or that failed otherwise
+    probes: int = 0
+
+
+def find_frontier(probe: Callable[[int], Record], most: int, precision: float) -> Frontier:
+    """Narrow the smallest budget that is enough down to a bracket whose ends differ by no more than `precision`.
+
+    `probe` runs the cell within so many bytes. The first run's own peak is the first guess; from there the steps grow
+    until both sides are known, then the bracket is halved on a logarithmic scale.
+    """
+    record, probes, failure = probe(most), 1, None
+    if record["status"] not in FITS:
+        return Frontier(most if record["status"] == OOM else 0, None, record, probes)
+    low, high, step = FLOOR, most, 1 + precision
+    guess = memory_used(record) or 0
+    while high > low * (1 + precision):
+        budget = guess if low < guess < high else round((low * high) ** 0.5)
+        record, probes = probe(budget), probes + 1
+        if record["status"] in FITS:
+            high, guess = budget, round(budget / step)
+        elif record["status"] == OOM:
+            low, guess, failure = budget, round(budget * step), record
+        else:
+            return Frontier(low, high, record, probes)
+        step = min(step * step, 2.0)
+    return Frontier(low, high, failure, probes)
+
+
+def frontier_request(request: Request, up_to: str | None, precision: float) -> int:
+    """Find and show the frontier of every model and dataset that was asked for."""
+    if not 0.01 <= precision <= 1:
+        raise UserError(f"--precision is a share between 0.01 and 1, such as 0.05, not {precision}")
+    most = int(SHARE * psutil.virtual_memory().available) if up_to is None else parse_size(up_to)
+    if most <= FLOOR:
+        raise UserError(f"--up-to {up_to} is less than anything needs; write for example 16GB")
+    console, errors = Console(), Console(stderr=True)
+    with cache_in_use():
+        options, device = make_options(request), resolve_devices(request.device)[0]
+        plan = make_plan(request, console, errors)
+        search = Search(
+            request.results / FRONTIER, replace(options, redo=True, believe_estimates=False, paths=plan.paths), device
+        )
+        found: list[tuple[Cell, Frontier]] = []
+        for cell in plan.cells:
+            found.append((cell, find_frontier(partial(search.probe, plan, cell), most, precision)))
+            say(console, f"{cell.model} {cell.dataset}: {_outcome(found[-1][1])}")
+        search.ledger.close()
+    _show(console, plan, found, request.max_epochs)
+    code = exit_code(plan, {})
+    return code or (EXIT_FAILED_CELLS if any(result.enough is None for _, result in found) else code)
+
+
+@dataclass
+class Search:
+    """Runs a cell under a memory limit, unless an earlier run says how that ends."""
+
+    results: Path
+    options: RunOptions
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.results)
+
+    def probe(self, plan: Plan, cell: Cell, budget: int) -> Record:
+        """What came of the cell within this budget."""
+        earlier = known(self.ledger.of(cell.key), budget)
+        if earlier is not None:
+            return earlier
+        check_writable(self.results, "predictions", "logs")
+        executor = LocalExecutor(self.results / "logs", 1, [self.device])
+        options = replace(self.options, memory_limit=budget)
+        summary = run_cells([cell], plan.stored, options, self.ledger, executor)
+        self.ledger.refresh()
+        if summary.interrupted:
+            raise KeyboardInterrupt
+        return summary.records[cell.key]
+
+
+def known(records: Sequence[Record], budget: int) -> Record | None:
+    """An earlier run that fitted into no more than this budget, or ran out of memory with no less.
+
+    What a run without limits was seen to use is no proof: memory is looked at now and then, a limit always holds.
+    """
+    for record in records:
+        limit = record["limits"]["memory"]
+        if limit is not None and (
+            (record["status"] in FITS and limit <= budget) or (record["status"] == OOM and limit >= budget)
+        ):
+            return record
+    return None
+
+
+def _outcome(found: Frontier) -> str:
+    reason = "" if found.failure is None else str(found.failure["reason"])
+    if found.enough is None:
+        if found.too_little:
+            return f"more than {format_size(found.too_little)} ({reason})"
+        status = "" if found.failure is None else found.failure["status"]
+        return f"cannot be found: {status}: {reason}"
+    return f"{format_size(found.enough)} are enough, {format_size(found.too_little)} are not"
+
+
+def _show(console: Console, plan: Plan, found: Sequence[tuple[Cell, Frontier]], max_epochs: int | None) -> None:
+    models = {model.name: model for model in plan.models}
+    rows = []
+    for cell, result in found:
+        model = models[cell.model]
+        estimate = model.estimate_memory(plan.stored[cell.dataset].graph, model.Config(**cell.config))
+        gigabytes = "" if result.enough is None else f"{result.enough / 1e9:.2f}"
+        names = (cell.dataset, cell.model, describe_settings(cell))
+        rows.append((*names, gigabytes, _outcome(result), "" if estimate is None else f"{estimate / 1e9:.2f}"))
+    show_table(console, ["dataset", "model", "settings", "enough GB", "bracket", "model's own estimate GB"], rows)
+    say(
+        console,
+        "Memory that a cell may take beyond what a worker has at its start; read-only file maps are free. "
+        f"Measured over {max_epochs} epoch(s) and one inference.",
+    )

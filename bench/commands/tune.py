@@ -1,0 +1,340 @@
+"""`tune`: one study per model and dataset, each under the same budget, and the winner as a settings lane."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import sqlalchemy.exc
+from optuna.exceptions import StorageInternalError
+from rich.console import Console
+
+from bench.commands.cache import cache_in_use
+from bench.console import say, waiting_for
+from bench.data.catalogue import Dataset, resolve
+from bench.data.passports import passport
+from bench.data.store import Stored, cache_root, open_dataset
+from bench.devices import resolve_devices
+from bench.environment import usable_processors
+from bench.errors import (
+    EXIT_FAILED_CELLS,
+    EXIT_MISSING_DATA,
+    EXIT_OK,
+    EXIT_USER_ERROR,
+    BadData,
+    MissingData,
+    UserError,
+)
+from bench.estimate import Estimator
+from bench.executors.local import LocalExecutor
+from bench.ledger import Ledger, check_writable
+from bench.model import Model
+from bench.plan import Protocol
+from bench.plugins import load_plugins
+from bench.predictions import PredictionStore
+from bench.registry import resolve_models, scan
+from bench.runner import RunOptions, run_asked
+from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
+from bench.sizes import format_duration, parse_duration, parse_size
+from bench.text import nearest
+from bench.tuning.choosing import best, best_so_far, cheapest, front, outcomes
+from bench.tuning.conclusion import importance, make_winner, write_trials
+from bench.tuning.display import make_trial_display, written
+from bench.tuning.driver import Driver
+from bench.tuning.sampling import SlotSampler
+from bench.tuning.search import OBJECTIVES, Search, sealed_away
+from bench.tuning.study import Budget, Trial, Tuning, count_trials, open_tuning
+from bench.tuning.winners import find_winner, winner_path, write_winner
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """What was typed, word for word."""
+
+    model: str
+    datasets: str = "small"
+    trials: int | None = None
+    hours: float | None = None
+    space: str = "wide"
+    sampler: str = "tpe"
+    objective: str = "accuracy"
+    prune: bool | None = None
+    seed: int = 0
+    overrides: tuple[str, ...] = ()
+    max_epochs: int | None = None
+    name: str | None = None
+    storage: str | None = None
+    jobs: int = 1
+    threads: int | None = None
+    device: str = "auto"
+    data: Path | None = None
+    results: Path = Path("results")
+    memory_limit: str | None = None
+    time_limit: str | None = None
+    plugins: tuple[str, ...] = ()
+
+
+def tune_request(request: TuneRequest) -> int:
+    """Work through all models and datasets; returns the exit code."""
+    if request.trials is None and request.hours is None:
+        raise UserError("say what it may cost: --trials, --hours, or both")
+    if request.hours is not None and not request.hours > 0:
+        raise UserError(f"--hours must be above 0, not {request.hours:g}")
+    with cache_in_use():
+        return _Tune(request).work()
+
+
+class _Tune:
+    """One call of `tune`."""
+
+    def __init__(self, request: TuneRequest) -> None:
+        self.request = request
+        self.console, self.errors = Console(), Console(stderr=True)
+        self.budget = Budget(request.trials, request.hours)
+        self.options = RunOptions(
+            memory_limit=None if request.memory_limit is None else parse_size(request.memory_limit),
+            time_limit=None if request.time_limit is None else parse_duration(request.time_limit),
+            threads=request.threads or max(1, usable_processors() // request.jobs),
+            cache_folder=cache_root() / "prepared",
+            progress_interval=0.0,  # pruning must not depend on the clock
+        )
+        self.devices = resolve_devices(request.device)
+        self.missing = self.bad = self.without_winner = 0
+
+    # -- all studies -------------------------------------------------------------------------------------------------
+
+    def work(self) -> int:
+        request = self.request
+        plugins = load_plugins(request.plugins)
+        self.options = replace(self.options, paths=plugins.paths)
+        self.bad += len(plugins.broken)
+        for reason in [*plugins.broken, *scan().broken.values()]:
+            say(self.errors, f"warning: {reason}")
+        models, datasets = resolve_models(request.model), resolve(request.datasets)
+        searches = self._searches(models, datasets)
+        if request.name is not None and len(searches) > 1:
+            raise UserError(f"--name is for one study, but these are {len(searches)}: name one model and one dataset")
+        check_writable(request.results, "predictions", "logs", "tuning")
+        stored = {dataset.name: found for dataset in datasets if (found := self._open(dataset)) is not None}
+        searches = [
+            replace(s, data=stored[s.dataset.name].graph.fingerprint) for s in searches if s.dataset.name in stored
+        ]
+        self._say_total(searches)
+        for search in searches:
+            self._study(search, stored[search.dataset.name])
+        if self.bad:
+            return EXIT_USER_ERROR
+        if self.missing:
+            return EXIT_MISSING_DATA
+        return EXIT_FAILED_CELLS if self.without_winner else EXIT_OK
+
+    def _searches(self, models: list[type[Model]], datasets: list[Dataset]) -> list[Search]:
+        """What is asked for, checked before anything is opened."""
+        request = self.request
+        Protocol(1, request.seed, "sealed")  # refuses a seed that no split can have
+        objective = OBJECTIVES.get(request.objective.replace(" ", ""))
+        if objective is None:
+            known = list(OBJECTIVES)
+            raise UserError(
+                f"there is no objective '{request.objective}'; choose {' or '.join(known)}."
+                f"{nearest(request.objective, known)}"
+            )
+        if request.prune and len(objective) > 1:
+            raise UserError("with two objectives there is no pruning: a curve of accuracies says nothing about seconds")
+        prune = len(objective) == 1 and request.sampler != "random" if request.prune is None else request.prune
+        overrides, notes = parse_overrides(request.overrides, models)
+        for note in notes:
+            say(self.console, note)
+        searches = [
+            Search(
+                model,
+                dataset,
+                "",
+                request.space,
+                overrides[model.name],
+                request.sampler,
+                objective,
+                request.seed,
+                prune,
+                request.max_epochs,
+                self.options.memory_limit,
+                self.options.time_limit,
+            )
+            for dataset in datasets
+            for model in models
+        ]
+        for search in searches:
+            _sampler(search)
+        return searches
+
+    def _open(self, dataset: Dataset) -> Stored | None:
+        """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
+        try:
+            with waiting_for(self.console, f"opening {dataset.title}"):
+                stored = open_dataset(dataset, self.request.data, cache_root())
+        except MissingData as error:
+            self.missing += 1
+            say(self.errors, f"missing: {error}")
+            return None
+        except BadData as error:
+            self.bad += 1
+            say(self.errors, f"bad data: {error}")
+            return None
+        warning = passport(dataset, stored).warning
+        if warning:
+            say(self.errors, f"warning: {warning}")
+        return sealed_away(stored)
+
+    def _say_total(self, searches: list[Search]) -> None:
+        if len(searches) > 1:
+            estimator = Estimator(Ledger(self.request.results))
+            seconds = [self._expected(search, estimator, self.budget.trials) for search in searches]
+            known = [value for value in seconds if value is not None]
+            about = f"about {sum(known) / 3600:.2g} h" if known else "an unknown time"
+            unknown = (
+                f" and {len(seconds) - len(known)} of unknown length" if known and len(known) < len(seconds) else ""
+            )
+            say(self.console, f"{len(searches)} studies of {self.budget} each: {about}{unknown}")
+
+    def _expected(self, search: Search, estimator: Estimator, trials: int | None) -> float | None:
+        """Seconds that so many trials will take on this machine, as far as records and limits tell."""
+        bounds = [] if self.budget.hours is None else [3600 * self.budget.hours]
+        each = estimator.seconds(search.cell({}, 0, search.name))
+        if each is not None and trials is not None:
+            bounds.append(trials * min(each, search.time_limit or each))
+        return min(bounds) / self.request.jobs if bounds else None
+
+    # -- one study ---------------------------------------------------------------------------------------------------
+
+    def _study(self, search: Search, stored: Stored) -> None:
+        name = self.request.name or search.name
+        journal = self.request.results / "tuning" / f"{name}.journal"
+        with _storage_errors():
+            pareto = len(search.objective) > 1
+            tuning = open_tuning(
+                name, search.identity(), search.space, _sampler(search), pareto, self.request.storage, journal
+            )
+            try:
+                interrupted = self._run(search, stored, tuning)
+                trials = tuning.trials()
+                write_trials(self.request.results, search, tuning.name, self.budget, trials)
+                if interrupted:
+                    raise KeyboardInterrupt
+                self._conclude(search, tuning, trials)
+            finally:
+                tuning.close()
+
+    def _run(self, search: Search, stored: Stored, tuning: Tuning) -> bool:
+        """Fill the slots; whether the user ended it."""
+        request, ledger = self.request, Ledger(self.request.results)
+        for warning in ledger.warnings:
+            say(self.errors, f"warning: {warning}")
+        trials = tuning.trials()
+        for line in self._opening_lines(search, tuning, trials, Estimator(ledger)):
+            say(self.console, line)
+        executor = LocalExecutor(request.results / "logs", request.jobs, self.devices)
+        title = f"{search.model.name} on {search.dataset.name}:"
+        with make_trial_display(self.console, title, self.budget, trials, request.jobs) as display:
+            driver = Driver(search, tuning, self.budget, PredictionStore(request.results), display)
+            try:
+                summary = run_asked(
+                    driver.cells(),
+                    [search.model.name],
+                    {search.dataset.name: stored},
+                    self.options,
+                    ledger,
+                    executor,
+                    driver.on_event,
+                )
+            finally:
+                driver.close()
+                ledger.close()
+        return summary.interrupted
+
+    def _opening_lines(
+        self, search: Search, tuning: Tuning, trials: list[Trial], estimator: Estimator
+    ) -> Iterator[str]:
+        pruning = "with pruning" if search.prune else "without pruning"
+        yield (
+            f"study {tuning.name}: {search.model.name} on {search.dataset.title}, {len(search.space)} settings of the "
+            f"space {search.space_name}, sampler {search.sampler} {pruning}, seed {search.seed}, budget {self.budget}"
+        )
+        yield search.first_line
+        size = tuning.sampler.size
+        if size is not None and (self.budget.trials is None or size < self.budget.trials):
+            yield f"the grid has {size} points: there will be no more trials than that"
+        if trials:
+            yield f"there already: {count_trials(len(trials))} ({outcomes(trials)})"
+        left = None if self.budget.trials is None else max(0, self.budget.trials - len(trials))
+        seconds = self._expected(search, estimator, left)
+        about = "unknown" if seconds is None else f"about {seconds / 3600:.2g} h"
+        limit = search.time_limit
+        bound = f"; --time-limit bounds it by {left * limit / 3600 / self.request.jobs:.2g} h" if left and limit else ""
+        yield f"expected time: {about}{bound}"
+
+    # -- what was found ----------------------------------------------------------------------------------------------
+
+    def _conclude(self, search: Search, tuning: Tuning, trials: list[Trial]) -> None:
+        seconds = sum(trial.seconds for trial in trials)
+        say(self.console, f"{count_trials(len(trials))} ({outcomes(trials)}) in {format_duration(seconds)}")
+        top = best(trials)
+        if top is None:
+            self.without_winner += 1
+            say(self.errors, f"no trial of {tuning.name} was completed; `why` and the ledger tell the reasons")
+            return
+        steps = ", ".join(f"{100 * (t.accuracy or 0.0):.2f} % at trial {t.slot}" for t in best_so_far(trials))
+        say(self.console, f"best so far: {steps}")
+        shares = importance(tuning, trials)
+        if shares:
+            say(self.console, "importance: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items()))
+        if len(search.objective) > 1:
+            self._conclude_pareto(search, tuning, trials, top)
+        else:
+            self._crown(search, tuning, trials, top, TUNED_LANE)
+
+    def _conclude_pareto(self, search: Search, tuning: Tuning, trials: list[Trial], top: Trial) -> None:
+        say(self.console, "no other trial is better in accuracy and seconds both:")
+        for trial in front(trials):
+            accuracy, cost = 100 * (trial.accuracy or 0.0), format_duration(trial.cost or 0.0)
+            say(self.console, f"  val {accuracy:.2f} %, {cost}: trial {trial.slot}, {written(trial.settings)}")
+        cheap = cheapest(trials)
+        assert cheap is not None  # there is a best one
+        if cheap is top:
+            say(self.console, "nothing cheaper comes within 0.2 points of the best")
+        else:
+            say(
+                self.console,
+                f"within 0.2 points of the best, {format_duration(cheap.cost or 0.0)} instead of "
+                f"{format_duration(top.cost or 0.0)} (trial {top.slot})",
+            )
+        self._crown(search, tuning, trials, cheap, CHEAP_LANE)
+
+    def _crown(self, search: Search, tuning: Tuning, trials: list[Trial], chosen: Trial, lane: str) -> None:
+        path = winner_path(self.request.results, lane, search.model.name, search.dataset.name)
+        earlier = (self.request.results, lane, search.model.name, search.dataset)
+        before = find_winner(*earlier) if path.is_file() else None
+        write_winner(path, make_winner(search, tuning.name, self.budget, trials, chosen))
+        accuracy = 100 * (chosen.accuracy or 0.0)
+        say(self.console, f"chosen: trial {chosen.slot}, val {accuracy:.2f} %, {written(chosen.settings)}")
+        if before is not None and before.found["study"] != tuning.name:
+            say(self.console, f"this takes the place of what the study {before.found['study']} had found")
+        models, names = search.model.name, search.dataset.own_file or search.dataset.name
+        say(self.console, f"{path}: python -m bench run --models {models} --datasets {names} --settings {lane}")
+
+
+@contextlib.contextmanager
+def _storage_errors() -> Iterator[None]:
+    """A storage that fails on the way ends in one line; all that was finished is kept."""
+    try:
+        yield
+    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+        text = " ".join(str(error).split("\n")[0].split())
+        raise UserError(
+            f"the storage failed ({text}); finished records are kept, the same command goes on from here"
+        ) from error
+
+
+def _sampler(search: Search) -> SlotSampler:
+    return SlotSampler(search.sampler, search.seed, search.space, search.first)

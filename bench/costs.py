@@ -1,0 +1,71 @@
+"""The table at the end of a run that measured cost: seconds and bytes, disturbed measurements apart from clean ones."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+import pandas as pd
+
+from bench.plan import Cell
+from bench.records import (
+    LOADED,
+    OK,
+    Record,
+    memory_used,
+    prepared_bytes,
+    seconds_per_epoch,
+    seconds_per_thousand_nodes,
+    under_load,
+)
+from bench.summary import Context
+
+CLEAN, DISTURBED = "clean", "under load"
+
+
+def summarise_costs(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
+    """One row per dataset, model and whether others disturbed it; medians over n cells."""
+    groups: dict[tuple[str, str, str], list[Record]] = {}
+    for cell in cells:
+        record = records.get(cell.key)
+        if record is not None:
+            state = record["status"] if record["status"] != OK else CLEAN if under_load(record) is False else DISTURBED
+            groups.setdefault((cell.dataset, cell.model, state), []).append(record)
+    rows = []
+    for (dataset, model, state), found in groups.items():
+        names = (context.dataset_titles.get(dataset, dataset), context.model_titles.get(model, model))
+        measured = [_measured(cost, found) if state in (CLEAN, DISTURBED) else "" for cost in COSTS.values()]
+        rows.append((*names, *measured, str(len(found)), state))
+    return pd.DataFrame(rows, columns=["dataset", "model", *COSTS, "n", "measured"], dtype=object)
+
+
+def _measured(cost: Callable[[Record], float | None], records: Sequence[Record]) -> str:
+    values = [value for record in records if (value := cost(record)) is not None]
+    return "" if not values else f"{statistics.median(values):.4g}"
+
+
+COSTS: dict[str, Callable[[Record], float | None]] = {
+    "preprocess s": lambda record: record["phases"]["preprocess"]["seconds"],
+    "s per epoch": seconds_per_epoch,
+    "infer s per 1,000 nodes": seconds_per_thousand_nodes,
+    "peak memory MB": lambda record: _megabytes(memory_used(record)),
+    "prepared MB": lambda record: _megabytes(prepared_bytes(record)),
+}
+
+
+def _megabytes(size: int | None) -> float | None:
+    return None if size is None else size / 1e6
+
+
+def cost_caption(frame: pd.DataFrame, records_at: str) -> list[str]:
+    """What a reader must know about the numbers."""
+    lines = [
+        "Medians over n cells, run one at a time with nothing prepared in advance. s per epoch: after the first look "
+        "at the validation nodes, validation included. Memory: above what a worker has at its start."
+    ]
+    if DISTURBED in set(frame["measured"]):
+        lines.append(
+            f"under load: others used more than {LOADED:.0%} of the machine meanwhile. The same command measures these "
+            "again; on a quiet machine they become clean."
+        )
+    return [*lines, f"Records: {records_at}"]

@@ -1,0 +1,160 @@
+"""Plug-ins: models and datasets from outside the repository, brought in by `--plugin my_module`.
+
+A plug-in is an ordinary module. Every class in it that derives from `bench.model.Model` and has a name becomes a model,
+every class that derives from `bench.plugins.OwnDataset` and has a name becomes a dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from bench.data.canonical import RawGraph, canonical_graph
+from bench.data.catalogue import GROUPS, Dataset, datasets
+from bench.data.graph import Graph
+from bench.data.splits import parse_rule
+from bench.errors import BadData, UserError
+from bench.registry import scan
+
+
+class OwnDataset:
+    """A dataset of your own: set the name, write `read`."""
+
+    name: ClassVar[str] = ""  # how users type it
+    title: ClassVar[str] = ""  # how tables print it
+    aliases: ClassVar[tuple[str, ...]] = ()
+    split_rule: ClassVar[str] = "uniform-60/20/20"  # see bench/data/splits.py
+    settings_name: ClassVar[str] = ""  # a dataset whose published settings suit this one, if there is any
+
+    def read(self) -> RawGraph:
+        """Adjacency (scipy sparse), features (numpy or scipy sparse), labels; symmetrised and checked afterwards."""
+        raise NotImplementedError
+
+    def stamp(self) -> str:
+        """Changes whenever `read` would give something else; as it stands, whenever the plug-in's file changes."""
+        return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()[:24]
+
+
+@dataclass
+class Plugins:
+    """What came of loading plug-ins."""
+
+    paths: tuple[str, ...] = ()  # where workers can import them from
+    broken: list[str] = field(default_factory=list)  # one line per plug-in that cannot be used
+
+
+def load_plugins(names: Sequence[str]) -> Plugins:
+    """Import each module (by name, or by the path of its file) and register what it holds.
+
+    One that fails is described in `broken` and leaves the others alone.
+    """
+    loaded = Plugins()
+    for name in dict.fromkeys(names):
+        try:
+            module = _import(name)
+            _register(module)
+        except Exception as error:  # whatever a plug-in does wrong, it is that plug-in's problem only
+            reason = " ".join(str(error).split())
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            loaded.broken.append(f"the plug-in '{name}' cannot be used: {kind}{reason}")
+        else:
+            loaded.paths += (str(_home(module)),)
+    return loaded
+
+
+def _import(name: str) -> ModuleType:
+    file = Path(name).expanduser()
+    if file.suffix != ".py":
+        return _import_from(Path.cwd(), name)
+    if not file.is_file():
+        raise UserError("there is no such file")
+    module = _import_from(file.resolve().parent, file.stem)
+    if Path(module.__file__ or "").resolve() != file.resolve():
+        raise UserError(f"another module is already called '{file.stem}'; rename the file")
+    return module
+
+
+def _import_from(folder: Path, name: str) -> ModuleType:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    importlib.invalidate_caches()  # the file may be younger than Python's last look into the folder
+    return importlib.import_module(name)
+
+
+def _home(module: ModuleType) -> Path:
+    """The folder from which the module can be imported under its name."""
+    file = Path(module.__file__ or "").resolve()
+    levels = module.__name__.count(".") + (file.name == "__init__.py")
+    return file.parents[levels]
+
+
+def _register(module: ModuleType) -> None:
+    found: list[Any] = [*_datasets_of(module)]
+    for dataset in found:
+        _add_dataset(dataset)
+    found += scan().add_module(module)
+    if not found:
+        raise UserError(
+            "it holds neither a model (a class that derives from bench.model.Model and has a name) nor a dataset "
+            "(one that derives from bench.plugins.OwnDataset and has a name)"
+        )
+
+
+# -- datasets ---------------------------------------------------------------------------------------------------------
+
+
+def _datasets_of(module: ModuleType) -> Iterator[Dataset]:
+    for value in vars(module).values():
+        if (
+            inspect.isclass(value)
+            and issubclass(value, OwnDataset)
+            and value.__module__ == module.__name__
+            and value.name
+        ):
+            yield _entry(value())
+
+
+def _entry(own: OwnDataset) -> Dataset:
+    """The catalogue's entry for a dataset of a plug-in."""
+    parse_rule(own.split_rule)
+    name = own.name.lower()
+
+    def load(root: Path | None) -> Graph:
+        try:
+            return canonical_graph(name, own.read(), f"the dataset '{name}' of a plug-in")
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise BadData(f"the dataset '{name}' of a plug-in cannot be read: {reason}") from error
+
+    return Dataset(
+        name=name,
+        title=own.title or own.name,
+        groups=(),
+        split_rule=own.split_rule,
+        settings_name=own.settings_name,
+        load=load,
+        stamp=lambda root: f"plug-in {own.stamp()}",
+        aliases=tuple(alias.lower() for alias in own.aliases),
+        conventions=(
+            "symmetric union, unweighted, duplicates merged, self-loops and feature values as the plug-in has",
+        ),
+        checked="shapes, index ranges, finite features and labels; a dataset of your own has no published counts",
+    )
+
+
+def _add_dataset(dataset: Dataset) -> None:
+    known = datasets()
+    taken = {*GROUPS, *known, *(alias for other in known.values() for alias in other.aliases)}
+    for name in (dataset.name, *dataset.aliases):
+        if name in taken:
+            raise UserError(f"there is a dataset or a group called '{name}' already; choose another name")
+    known[dataset.name] = dataset

@@ -1,0 +1,116 @@
+"""Every accuracy that the paper prints, ours beside it, and whether that is the same result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.paper import published
+from bench.report.entries import accuracy_entry, brackets, setting_lines
+from bench.report.evidence import Trials
+from bench.report.findings import Findings, dataset_title, model_title
+from bench.report.statistics import MINIMUM_TRIALS, Equivalence, Reported, compare_with_paper, spread
+from bench.report.table import Entry, Table, entry
+from bench.studies import studies
+
+PAPER_TABLES = {  # the studies whose accuracies the paper prints
+    "accuracy-small": "tab:normal-data",
+    "accuracy-large": "tab:large-data",
+    "structural-encoding": "tab:ab-str",
+    "augmentation-parts": "tab:DA_result",
+}
+VERDICTS = ("reproduced", "higher", "lower", "undecided", "ran here", "failed", "not run")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One accuracy that the paper prints, and ours."""
+
+    where: str  # the paper's table
+    trials: Trials
+    printed: str  # the paper's number as it stands there
+    result: Equivalence | None  # None where there is nothing to compare
+    bound_keys: tuple[str, ...] = ()  # the records that the bound rests on, besides the trials
+
+    @property
+    def verdict(self) -> str:
+        if self.result is not None:
+            return self.result.verdict
+        if self.trials.good:
+            return "ran here"  # the paper has OOM
+        return "failed" if self.trials.records else "not run"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.trials.keys, *self.bound_keys)))
+
+
+def scores(findings: Findings) -> list[Score]:
+    """Every accuracy of the paper's tables once, in its order; two tables repeat what another has."""
+    found: list[Score] = []
+    seen: set[tuple[str, str, float]] = set()
+    for study, table in PAPER_TABLES.items():
+        numbers = published(table)
+        for line in numbers[numbers["measure"] == "accuracy"].itertuples():
+            trials = findings.trials(study, line.row, line.column, line.variant)
+            place = (line.row, line.column, line.mean)
+            if trials is None or place in seen:
+                continue
+            seen.add(place)
+            found.append(_score(findings, studies()[study].shows, trials, line.mean, line.std, line.status))
+    return found
+
+
+def _score(findings: Findings, where: str, trials: Trials, mean: float, std: float, status: str) -> Score:
+    if status:
+        return Score(where, trials, status.upper(), None)
+    printed = f"{mean:.2f}" + ("" if np.isnan(std) else f" ± {std:.2f}")
+    if not trials.good:
+        return Score(where, trials, printed, None)
+    if np.isnan(std):  # then ours is taken for theirs
+        std = spread(np.array(trials.accuracies)) if len(trials.good) > 1 else 0.0
+    pooled = findings.pooled.get(trials.dataset)
+    result = compare_with_paper(trials.accuracies, Reported(mean, std), pooled.std if pooled else None)
+    return Score(where, trials, printed, result, pooled.keys if pooled else ())
+
+
+def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
+    """A row per published accuracy; what was run comes first."""
+    rows = [_row(score) for score in sorted(found, key=lambda score: not score.trials.records)]
+    counts = Counter(score.verdict for score in found)
+    totals = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    return Table(
+        "scorecard",
+        "Scorecard: ours beside the paper's",
+        ("Dataset", "Method", "Paper", "Ours (n)", "Ours − paper", "90 % interval", "Bound", "Verdict"),
+        tuple(rows),
+        (
+            f"{len(found)} published accuracies: {totals}.",
+            "Verdict: two one-sided 5 % tests against the bound, max(0.5 points, twice the spread over trials, pooled "
+            f"over the models of the dataset); undecided below {MINIMUM_TRIALS} trials or where the interval crosses a "
+            "bound. The paper's numbers are taken as means of ten trials; where it prints no spread (Tables 4 and 5), "
+            "ours is taken for it. Its spread is most likely over initialisations of one split only.",
+            *setting_lines(findings, (score.trials for score in found)),
+        ),
+    )
+
+
+def _row(score: Score) -> tuple[Entry, ...]:
+    trials, result = score.trials, score.result
+    method = ", ".join(filter(None, [model_title(trials.model), trials.variant]))
+    names = (
+        entry(dataset_title(trials.dataset)),
+        entry(method),
+        Entry(score.printed, note=f"{score.where} of the paper"),
+    )
+    difference = interval = bound = Entry("")
+    if result is not None:
+        difference = Entry(f"{result.difference:+.2f}", trials.keys, value=result.difference)
+        bound = Entry(f"± {result.bound:.2f}", score.keys, value=result.bound)
+        if result.interval is not None:
+            interval = Entry(brackets(result.interval), trials.keys, value=result.interval.low)
+    verdict = Entry(score.verdict, score.keys, note="" if trials.records else trials.command)
+    return (*names, accuracy_entry(trials), difference, interval, bound, verdict)

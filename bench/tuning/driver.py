@@ -1,0 +1,137 @@
+"""From a study to its trials and back: asks for settings, has their cells run, tells what came of them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Protocol
+
+from bench.errors import UserError
+from bench.executors import EndCell, Event
+from bench.plan import Cell
+from bench.predictions import PredictionStore
+from bench.records import ERROR, INTERRUPTED, OK, PRUNED, UNSUPPORTED, Record, wall_seconds
+from bench.tuning.pruning import Judge, most_evaluations
+from bench.tuning.search import Search
+from bench.tuning.study import Asked, Budget, Trial, Tuning
+
+PATIENCE = 1.0  # seconds between two looks at what other drivers are doing
+HOPELESS = 10  # first trials: if all of them fail outright, so will the others
+
+
+class Listener(Protocol):
+    """Who shows the progress."""
+
+    def on_event(self, event: Event) -> None: ...
+
+    def on_trials(self, trials: list[Trial], last: Trial | None, note: str) -> None: ...
+
+
+class Driver:
+    """The loop of one study, turned inside out: the runner pulls cells from here and reports events to here."""
+
+    def __init__(
+        self, search: Search, tuning: Tuning, budget: Budget, predictions: PredictionStore, listener: Listener
+    ) -> None:
+        self.search, self.tuning, self.budget, self.listener = search, tuning, budget, listener
+        self._predictions = predictions
+        self._asked: dict[str, list[Asked]] = defaultdict(list)  # by cell; two trials may have the same settings
+        self._judges: dict[int, Judge] = {}  # by slot
+
+    # -- what to run -------------------------------------------------------------------------------------------------
+
+    def cells(self) -> Iterator[Cell | None]:
+        """The cells of the study's trials; None while all slots are taken but some may become free again."""
+        quiet_until = 0.0
+        while True:
+            if time.monotonic() < quiet_until:
+                yield None
+                continue
+            slot = None if self._is_hopeless() else self.tuning.next_slot(self.budget)
+            if slot is None:
+                if not self.tuning.live_slots():
+                    return
+                quiet_until = time.monotonic() + PATIENCE
+                continue
+            asked = self.tuning.ask(slot)
+            if asked is not None:
+                yield from self._cell_of(asked)
+
+    def _is_hopeless(self) -> bool:
+        trials = self.tuning.trials()
+        return len(trials) >= HOPELESS and all(trial.outcome in (ERROR, UNSUPPORTED) for trial in trials[:HOPELESS])
+
+    def _cell_of(self, asked: Asked) -> Iterator[Cell]:
+        try:
+            cell = self.search.cell(asked.settings, asked.slot, self.tuning.name)
+        except UserError as error:  # settings that are fine one by one, but not together
+            self._tell(asked, UNSUPPORTED, "", 0.0, note=str(error))
+            return
+        self._asked[cell.key].append(asked)
+        if self.search.prune:
+            recipe = self.search.resolve(asked.settings).config
+            self._judges[asked.slot] = Judge(asked.trial, most_evaluations(recipe))
+        yield cell
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        """Hear what happens to a cell; raises EndCell where its trial is not worth finishing."""
+        self.listener.on_event(event)
+        if event.kind == "progress" and self.search.prune:
+            reason = self._judges[self._asked[event.cell.key][0].slot].see(event.val_accuracy)
+            if reason is not None:
+                raise EndCell(reason)
+        elif event.kind == "finished":
+            assert event.record is not None
+            self._finished(self._asked[event.cell.key].pop(0), event.record, event.elsewhere)
+
+    def _finished(self, asked: Asked, record: Record, known: bool) -> None:
+        judge = self._judges.pop(asked.slot, None)
+        status, seconds = record["status"], wall_seconds(record)
+        if status == INTERRUPTED:
+            self.tuning.give_back(asked)
+            return
+        note = "its cell was in the ledger" if known else record.get("reason", "")
+        if status == OK and judge is not None:
+            curve = self._predictions.curve(record["predictions"], record["key"])[:, 2] if known else ()
+            if judge.follow(curve) is not None:
+                status = PRUNED  # as it would have been, had it run now
+            else:
+                judge.complete()
+        if status == OK:
+            accuracy = float(record["metrics"]["val"]["accuracy"])
+            self._tell(asked, OK, record["key"], seconds, accuracy, training_cost(record), note)
+        else:
+            self._tell(asked, status, record["key"], seconds, note=note)
+
+    def _tell(
+        self,
+        asked: Asked,
+        outcome: str,
+        cell: str,
+        seconds: float,
+        accuracy: float | None = None,
+        cost: float | None = None,
+        note: str = "",
+    ) -> None:
+        if not self.tuning.tell(asked, outcome, cell, seconds, accuracy, cost):
+            note = "another driver took this one for dead and does the trial again"
+        trials = self.tuning.trials()
+        self.listener.on_trials(trials, next((trial for trial in trials if trial.slot == asked.slot), None), note)
+
+    def close(self) -> None:
+        """Leave free what was asked for and never started."""
+        for waiting in self._asked.values():
+            for asked in waiting:
+                self.tuning.give_back(asked)
+        self._asked.clear()
+
+
+def training_cost(record: Record) -> float:
+    """Seconds of preparing and training, as if nothing had been found in the cache."""
+    preprocess = record["phases"]["preprocess"]
+    return float(
+        preprocess["seconds"] + (preprocess.get("reused_seconds") or 0.0) + record["phases"]["train"]["seconds"]
+    )

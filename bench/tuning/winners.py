@@ -1,0 +1,117 @@
+"""What tuning found, as files that people can read: the winner's settings, and all trials of a study.
+
+`results/tuned/<model>-<dataset>.toml` is a settings lane that `run` and `report` read; `results/tuning/<study>.json`
+lists the trials, from which the report draws its curves. Neither needs Optuna.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from bench.errors import UserError
+from bench.settings import TUNED_LANES
+from bench.toml import read_toml
+
+if TYPE_CHECKING:
+    from bench.data.catalogue import Dataset
+
+
+@dataclass(frozen=True)
+class Winner:
+    """A tuned lane's entry for one model and dataset."""
+
+    settings: Mapping[str, Any]
+    found: Mapping[str, Any]  # where the settings come from
+    budget: Mapping[str, Any]  # what it took to find them
+
+    @property
+    def line(self) -> str:
+        """The budget in one sentence."""
+        return (
+            f"{self.found['model']} on {self.found['dataset']}: {self.budget['trials']} trials "
+            f"({self.budget['outcomes']}) in {self.budget['hours']:.2f} h, sampler {self.found['sampler']}, "
+            f"space {self.found['space']}, seed {self.found['seed']}"
+        )
+
+
+def winner_path(results: Path, lane: str, model: str, dataset: str) -> Path:
+    return results / lane / f"{model}-{dataset}.toml"
+
+
+def find_winner(results: Path, lane: str, model: str, dataset: Dataset) -> Winner | None:
+    """What a tuned lane has for a model on a dataset; a twin uses its original's."""
+    if lane not in TUNED_LANES:
+        return None
+    for name in dict.fromkeys(filter(None, [dataset.name, dataset.settings_name])):
+        path = winner_path(results, lane, model, name)
+        if path.is_file():
+            return _read(path)
+    return None
+
+
+def _read(path: Path) -> Winner:
+    try:
+        content = read_toml(path)
+        return Winner(content["settings"], content["found"], content["budget"])
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is not what `tune` writes ({error}); remove it and tune again") from error
+
+
+def write_winner(path: Path, winner: Winner) -> None:
+    """Write the file in one piece."""
+    lines = [
+        f"# Settings that `python -m bench tune` found for {winner.found['model']} on {winner.found['dataset']}.",
+        f"# Used by `python -m bench run --settings {path.parent.name}`; judge them on sealed splits only.",
+    ]
+    for name, table in (("settings", winner.settings), ("found", winner.found), ("budget", winner.budget)):
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    _replace(path, "\n".join(lines) + "\n")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def write_study(path: Path, study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
+    """The study's identity and its trials, one per line."""
+    rows = ",\n".join(f"  {json.dumps(trial)}" for trial in trials)
+    _replace(path, f'{{"study": {json.dumps(study)},\n "trials": [\n{rows}\n]}}\n')
+
+
+def read_studies(results: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Identity and trials of every study below a results folder, by name."""
+    found = []
+    for path in sorted((results / "tuning").glob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found.append((content["study"], content["trials"]))
+        except (ValueError, KeyError) as error:
+            raise UserError(f"tuning/{path.name} is not what `tune` writes ({error}); remove it") from error
+    return found
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write beside and rename: nobody ever reads half a file."""
+    draft = path.with_name(f".{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written ({error.strerror}); make room and run again") from error

@@ -1,0 +1,26 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def registry_as_it_was() -> Iterator[None]:
+    """Nothing that a plug-in registers or imports outlives the test."""
+    from bench.data.catalogue import datasets
+    from bench.registry import scan
+
+    registry = scan()
+    models, names, graphs = dict(registry.models), dict(registry.names), dict(datasets())
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    registry.models, registry.names = models, names
+    datasets().clear()
+    datasets().update(graphs)
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.path[:] = path

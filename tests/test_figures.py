@@ -1,0 +1,126 @@
+"""Figures: what is drawn from which trials, and what is rather not drawn."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledgers import failed, made_up_records, write_ledger
+from matplotlib.figure import Figure
+
+from bench.ledger import Ledger
+from bench.predictions import PredictionStore
+from bench.report.build import make_tables
+from bench.report.evidence import Evidence
+from bench.report.figures import (
+    all_figures,
+    grid_figure,
+    pareto_figure,
+    scorecard_figure,
+    spread_figure,
+    sweep_figure,
+    variants_figure,
+)
+from bench.report.findings import Findings, Setting
+from bench.report.rivals import ranking
+from bench.report.scorecard import scores
+from perf.report import write_big_ledger
+
+
+def findings(results: Path, records: list[dict[str, Any]]) -> Findings:
+    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting())
+
+
+def titles(figure: Figure | None) -> list[str]:
+    assert figure is not None
+    return [axis.get_title(loc="center") + axis.get_title(loc="left").strip() for axis in figure.axes]
+
+
+def texts(figure: Figure | None) -> list[str]:
+    assert figure is not None
+    return [text.get_text() for axis in figure.axes for text in axis.texts]
+
+
+def on(machine: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{**record, "environment": {**record["environment"], "processor": machine}} for record in records]
+
+
+def test_costs_of_two_machines_stand_in_two_rows_of_panels(tmp_path: Path) -> None:
+    slow = [made_up_records(model, "photo", [90.0, 91.0], seconds=50.0) for model in ("nagphormer", "gcn", "gat")]
+    records = [*on("Slow 1", [*slow[0][:1], *slow[1], *slow[2]]), *on("Fast 2", slow[0][1:])]
+    figure = pareto_figure(findings(tmp_path / "a", records))
+    assert set(texts(figure)) == {"Slow 1, 2 thread(s)"}  # one model alone on the other machine is no comparison
+    records += on("Fast 2", made_up_records("appnp", "photo", [90.0]))
+    figure = pareto_figure(findings(tmp_path / "b", records))
+    assert sorted(set(texts(figure))) == ["Fast 2, 2 thread(s)", "Slow 1, 2 thread(s)"]
+    assert titles(figure) == ["Photo"] * 4
+    assert pareto_figure(findings(tmp_path / "c", made_up_records("gcn", "photo", [90.0]))) is None
+
+
+def test_the_front_goes_through_what_nothing_beats_in_both(tmp_path: Path) -> None:
+    records = made_up_records("gcn", "photo", [90.0], seconds=10.0, memory=10**8)
+    records += made_up_records("gat", "photo", [89.0], seconds=20.0, memory=10**8)
+    records += made_up_records("nagphormer", "photo", [95.0], seconds=40.0, memory=2 * 10**8)
+    figure = pareto_figure(findings(tmp_path, records))
+    assert figure is not None
+    [front] = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert front.get_xydata().tolist() == [[10.0, 90.0], [40.0, 95.0]]
+
+
+def test_a_study_is_drawn_where_there_are_two_variants_to_compare(tmp_path: Path) -> None:
+    alone = made_up_records("nagphormer", "photo", [95.0]) + made_up_records("nagphormer+", "photo", [95.0])
+    one = findings(tmp_path / "a", alone)
+    assert variants_figure(one, "readout") is None and grid_figure(one, "augmentation-grid", "mask_ratio", "x") is None
+    more = made_up_records("nagphormer", "photo", [94.0], settings={"readout": "sum"})
+    more += made_up_records("nagphormer", "computer", [90.0])
+    assert titles(variants_figure(findings(tmp_path / "b", alone + more), "readout")) == ["Photo"]
+    sweep = [
+        r for k in (4, 6) for r in made_up_records("nagphormer", "pubmed", [9.0], settings={"layers": 1, "hops": k})
+    ]
+    assert titles(sweep_figure(findings(tmp_path / "c", sweep), "hops", "hops", "hops K")) == ["Pubmed"]
+
+
+def test_every_trial_is_a_point_and_the_scorecard_says_every_verdict(tmp_path: Path) -> None:
+    [gone] = made_up_records("gat", "photo", [90.0])
+    found = findings(tmp_path, [*made_up_records("nagphormer", "photo", [95.0, 96.0, 95.5]), failed(gone, "timeout")])
+    figure = spread_figure(found)
+    assert figure is not None and len(figure.axes[0].lines[0].get_xdata()) == 3
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["NAGphormer (3)"]
+    said = texts(scorecard_figure(scores(found)))
+    assert "+0.01\nundecided" in said and "failed" in said and said.count("–") == 99 - 2
+
+
+def test_a_big_ledger_has_cells_of_every_study(tmp_path: Path) -> None:
+    write_big_ledger(tmp_path, 600)
+    found = Findings(Evidence(Ledger(tmp_path)), Setting())
+    assert len(found.evidence.records) == 600 and not found.evidence.warnings
+    for study in ("accuracy-small", "accuracy-large", "structural-encoding", "readout", "hops", "layers", "cost"):
+        assert all(trials.good for trials in found.of_study(study)), study
+
+
+@pytest.mark.slow
+def test_every_figure_is_drawn(tmp_path: Path) -> None:
+    write_big_ledger(tmp_path, 600)
+    found = Findings(Evidence(Ledger(tmp_path)), Setting())
+    names = [drawing.name for drawing in all_figures(found, scores(found), ranking(found), PredictionStore(tmp_path))]
+    assert names == [
+        "scorecard", "accuracy-and-cost", "trials", "training-curves", "readout", "hops", "layers", "augmentation-grid",
+    ]  # fmt: skip
+
+
+NAMES = {"", "Method", "Dataset", "Machine", "Section", "Claim", "Split rule", "What the edge count counts"}
+
+
+def test_every_number_opens_what_it_rests_on(tmp_path: Path) -> None:
+    records = made_up_records("nagphormer", "photo", [95.0] * 5 + [94.0] * 5)
+    records += made_up_records("gcn", "photo", [90.0] * 9 + [91.0]) + made_up_records("gcn", "computer", [85.0, 86.0])
+    records += made_up_records("nagphormer", "photo", [93.0, 94.0], settings={"structural_encoding": False})
+    records += made_up_records("nagphormer", "computer", [88.0, 89.0])
+    found = findings(tmp_path, records)
+    for table in make_tables(found, scores(found), ranking(found)):
+        for row in table.rows:
+            for name, item in zip(table.header, row, strict=True):
+                if name not in NAMES and re.search(r"\d", item.text):
+                    assert item.keys or item.note, (table.name, name, item.text)

@@ -1,0 +1,242 @@
+"""Forecasts: what records say of cells that have never been run, and what fits into a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.data.catalogue import datasets
+from bench.environment import processor
+from bench.estimate import Forecaster, Speed, at_least, speed_of, tells_enough
+from bench.forecast import (
+    Column,
+    ends_of_rows,
+    expected_size,
+    fill_between,
+    judge,
+    make_columns,
+    prepared_size,
+    rows_of,
+    space_warning,
+    within_budget,
+)
+from bench.plan import Cell
+
+CONFIG = {
+    "hidden": 8, "dropout": 0.5, "learning_rate": 0.1, "batch_size": 0, "evaluation_batch": 0, "evaluate_every": 1,
+    "max_epochs": 1000, "stop": "loss", "patience": 50,
+}  # fmt: skip
+
+
+def cell(model: str = "net", data: str = "g", trial: int = 0, **config: Any) -> Cell:
+    return Cell(model, 1, data, data, {**CONFIG, **config}, "uniform-60/20/20", trial, trial, {"trial": trial})
+
+
+def record(
+    of: Cell, epochs: int, train: float, cap: int | None = None, stopped_by: str = "", **here: Any
+) -> dict[str, Any]:
+    return {
+        "status": "ok",
+        "model": of.model,
+        "data": of.data,
+        "config": {**of.config, "max_epochs": cap or of.config["max_epochs"]},
+        "labels": {"trial": 0, **({"cap": cap} if cap else {})},
+        "training": {"epochs": epochs, "stopped_by": stopped_by or ("max_epochs" if cap else of.config["stop"])},
+        "phases": {
+            "load": {"seconds": 0.5},
+            "preprocess": {"seconds": 4.0, "prepared_bytes": 1000},
+            "train": {"seconds": train, "peak_data": 7000},
+            "infer": {"seconds": 1.0},
+        },
+        "overhead_seconds": 0.5,
+        "environment": {"processor": processor(), "threads": 1, "device": "cpu", **here},
+    }
+
+
+def forecaster(*records: dict[str, Any]) -> Forecaster:
+    return Forecaster(records, threads=1)
+
+
+# -- what an epoch takes --------------------------------------------------------------------------------------------
+
+
+def test_what_is_paid_once_is_not_charged_per_epoch() -> None:
+    found = record(cell(), 20, 40.0)
+    found["phases"]["train"] |= {"first_evaluation": [5, 20.0], "last_evaluation": [20, 38.0]}
+    speed = speed_of(found)  # 18 s for 15 epochs; the first five took 14 s longer than that
+    assert speed.epoch == pytest.approx(1.2)
+    assert speed.fixed == pytest.approx(0.5 + 4.0 + 1.0 + 0.5 + 14.0)
+    assert (speed.memory, speed.disk) == (7000, 1000)
+    found["phases"]["preprocess"]["reused_seconds"] = 30.0
+    assert speed_of(found).fixed == speed.fixed
+    assert speed_of(found, from_scratch=True).fixed == pytest.approx(speed.fixed + 30.0)
+
+
+def test_records_with_the_same_work_per_epoch_count() -> None:
+    known = forecaster(record(cell(), 100, 50.0), record(cell(), 100, 70.0), record(cell(), 100, 90.0))
+    speed = known.speed(cell(dropout=0.1, learning_rate=0.3, max_epochs=7, patience=3, stop="never"))
+    assert speed is not None and speed.epoch == pytest.approx(0.7)  # the median
+    for other in (cell(hidden=16), cell(batch_size=5), cell(evaluate_every=2), cell(data="h"), cell(model="x")):
+        assert known.speed(other) is None
+
+
+@pytest.mark.parametrize("here", [{"processor": "another"}, {"threads": 2}, {"device": "cuda:0"}])
+def test_speeds_of_other_machines_do_not_count_but_their_epochs_do(here: dict[str, Any]) -> None:
+    known = forecaster(record(cell(), 120, 50.0, **here))
+    assert known.speed(cell()) is None
+    assert known.epochs(cell()) == 120
+
+
+def test_a_capped_run_counts_if_it_is_long_enough_or_as_long_as_asked() -> None:
+    assert tells_enough(record(cell(), 2, 1.1, cap=2))
+    assert tells_enough(record(cell(), 20, 0.1, cap=20))
+    assert tells_enough(record(cell(), 2, 0.1))  # it ended by itself
+    slow_start = record(cell(), 2, 5.0, cap=2)
+    slow_start["phases"]["train"] |= {"first_evaluation": [1, 4.9], "last_evaluation": [2, 5.0]}
+    assert not tells_enough(slow_start)  # a tenth of a second is all that was measured
+    short = record(cell(), 2, 0.1, cap=2)
+    assert not tells_enough(short)
+    assert forecaster(short).speed(cell()) is None
+    assert forecaster(short).speed(cell(max_epochs=2)) is not None
+
+
+def test_the_longest_runs_are_asked_where_there_are_several() -> None:
+    known = forecaster(record(cell(), 20, 100.0, cap=20), record(cell(), 100, 50.0), record(cell(), 60, 30.0))
+    speed = known.speed(cell())
+    assert speed is not None and speed.epoch == pytest.approx(0.5)  # not the pilot's 5 s
+
+
+def test_a_pilot_that_ran_out_of_time_gives_a_lower_bound() -> None:
+    found = record(cell(), 2, 80.0, cap=2)
+    for phase in found["phases"].values():
+        phase["compile_seconds"] = 0.0
+    assert at_least(found, 100.0) == pytest.approx(6.0 + 40.0 * 100)  # two epochs take 80 s or longer
+    assert at_least(found, 1.0) == pytest.approx(86.0)
+    del found["phases"]["train"], found["phases"]["infer"]  # it was still preparing
+    assert at_least(found, 100.0) == pytest.approx(5.0)
+
+
+# -- how many epochs ------------------------------------------------------------------------------------------------
+
+
+def test_epochs_on_the_same_graph_then_on_others_then_by_the_rule() -> None:
+    known = forecaster(
+        record(cell(hidden=16), 150, 1.0),  # 100 epochs until the patience of 50 began
+        record(cell(data="h"), 350, 1.0),
+        record(cell(data="h"), 370, 1.0),
+        record(cell(data="i"), 80, 1.0),
+    )
+    assert known.epochs(cell()) == 150
+    assert known.epochs(cell(patience=20, evaluate_every=5)) == 200
+    assert known.epochs(cell(data="new")) == 150  # 100, 310 and 30 on three graphs: their median, and the patience
+    assert known.epochs(cell(data="new", max_epochs=90)) == 90
+    # another model with this rule: these took 3, 7, 7.4 and 1.6 times their patience
+    assert known.epochs(cell(model="other", patience=10)) == pytest.approx(10 * (3 + 7) / 2)
+    assert known.epochs(cell(model="other", patience=10, stop="ranked")) == 40  # nobody knows: four times the patience
+    assert known.epochs(cell(model="other", patience=10, stop="window")) == 15  # of which the first ten fill the window
+
+
+def test_rules_that_never_end_training() -> None:
+    known = forecaster(record(cell(), 150, 1.0))
+    assert known.epochs(cell(stop="never", max_epochs=77)) == 77
+    assert forecaster(record(cell(), 1000, 1.0, stopped_by="max_epochs")).epochs(cell(max_epochs=5000)) == 1050
+
+
+def test_runs_that_were_cut_short_say_nothing_about_epochs() -> None:
+    assert forecaster(record(cell(), 2, 5.0, cap=2)).epochs(cell()) == 200  # four times the patience
+
+
+# -- columns --------------------------------------------------------------------------------------------------------
+
+
+def test_columns_hold_the_trials_of_one_setting() -> None:
+    cells = [cell(trial=trial, hidden=hidden) for hidden in (8, 16) for trial in range(3)]
+    columns = make_columns([*cells, *cells[:2]], cells[1:])
+    assert [(len(column.cells), len(column.todo)) for column in columns] == [(3, 2), (3, 3)]
+    unknown = judge(columns, forecaster(record(cell(), 100, 10.0)), "records")
+    assert unknown == [columns[1]]
+    assert (columns[0].basis, columns[0].seconds) == ("records", pytest.approx(6.0 + 100 * 0.1))
+    assert columns[0].total == pytest.approx(32.0)
+    assert columns[1].seconds is None
+
+
+def known_column(hops: int, speed: Speed | None = None, todo: int = 1) -> Column:
+    one = cell(hops=hops)
+    return Column([one], [one] * todo, speed, epochs=10.0)
+
+
+def test_variants_between_two_that_are_known_lie_between_them() -> None:
+    row = [known_column(hops) for hops in (4, 8, 12, 16, 20)]
+    row[0].speed, row[4].speed = Speed(1.0, 2.0, 100.0, None), Speed(5.0, 6.0, 500.0, 7.0)
+    fill_between(row)
+    assert [column.speed and column.speed.epoch for column in row] == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert row[1].speed == Speed(2.0, 3.0, 200.0, None)
+    assert [column.basis for column in row] == ["", "neighbours", "neighbours", "neighbours", ""]
+    assert row[2].seconds == pytest.approx(3.0 + 10 * 4.0)
+
+
+def test_beyond_what_is_known_the_nearest_serves() -> None:
+    row = [known_column(hops) for hops in (4, 8, 12, 16)]
+    row[1].speed, row[2].speed = Speed(1.0, 2.0, None, None), Speed(3.0, 4.0, None, None)
+    fill_between(row)
+    assert row[0].speed == row[1].speed and row[3].speed == row[2].speed
+    alone = [known_column(4), known_column(8)]
+    fill_between(alone)
+    assert alone[0].speed is None
+
+
+def test_the_ends_of_a_sweep_are_piloted() -> None:
+    columns = [known_column(hops) for hops in (4, 8, 12)] + [known_column(16, todo=0)]
+    columns.append(Column([cell(model="other")], [cell(model="other")]))
+    assert ends_of_rows(columns) == [columns[0], columns[2], columns[4]]
+    assert [len(row) for row in rows_of(columns)] == [4, 1]
+
+
+# -- budget and disk ------------------------------------------------------------------------------------------------
+
+
+@given(
+    lengths=st.lists(st.tuples(st.floats(0.1, 100), st.integers(1, 5)), max_size=8),
+    budget=st.floats(0, 500),
+)
+def test_what_fits_into_a_budget(lengths: list[tuple[float, int]], budget: float) -> None:
+    columns = []
+    for number, (seconds, trials) in enumerate(lengths):
+        cells = [cell(model=f"m{number}", trial=trial) for trial in range(trials)]
+        columns.append(Column(cells, cells, Speed(seconds, 0.0, None, None)))
+    chosen = {item.key for item in within_budget(columns, budget)}
+    spent = sum(column.seconds or 0 for column in columns for item in column.todo if item.key in chosen)
+    assert spent <= budget * (1 + 1e-9)
+    for column in columns:  # whatever was left out no longer fitted, and trials are taken in order
+        taken = [item.key in chosen for item in column.todo]
+        assert taken == sorted(taken, reverse=True)
+        assert all(taken) or (column.seconds or 0) > budget - spent - 1e-6
+
+
+def test_first_trials_come_before_second_ones() -> None:
+    short, long = ([cell(model=name, trial=trial) for trial in range(3)] for name in ("short", "long"))
+    columns = [Column(cells, cells, Speed(s, 0, None, None)) for cells, s in ((long, 10.0), (short, 1.0))]
+    names = [(item.model, item.labels["trial"]) for item in within_budget(columns, 12.0)]
+    assert names == [("short", 0), ("long", 0), ("short", 1)]
+    assert within_budget([replace(columns[0], speed=None)], 100.0) == []  # nobody knows: left out
+
+
+def test_variants_share_their_prepared_arrays() -> None:
+    columns = [known_column(hops, Speed(1, 1, None, size)) for hops, size in ((4, 100.0), (8, 300.0))]
+    columns.append(Column([cell(data="h")], [cell(data="h")], Speed(1, 1, None, 50.0)))
+    assert prepared_size(columns) == 350
+    assert space_warning(columns, 350) == ""
+    assert "350 B of the disk and there are 349 B" in space_warning(columns, 349)
+
+
+def test_sizes_of_graphs_before_they_are_there() -> None:
+    catalogue = datasets()
+    assert expected_size(catalogue["reddit"]) == 4 * (2 * 11_606_919 + 232_965 * (602 + 3))
+    assert expected_size(catalogue["reddit"]) == expected_size(catalogue["reddit-twin"])
+    assert expected_size(catalogue["digits"]) is None
+    sparse = expected_size(catalogue["physics"])
+    assert sparse is not None and sparse < 4 * 34_493 * 8_415  # far from dense

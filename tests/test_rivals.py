@@ -1,0 +1,133 @@
+"""The paper's model against the others, on each dataset and over all: worked-out numbers, and when nothing is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ledgers import failed, made_up_records, write_ledger
+
+from bench.ledger import Ledger
+from bench.paper import control
+from bench.report.across import RankComparison
+from bench.report.evidence import Evidence
+from bench.report.figures import critical_difference_figure
+from bench.report.findings import Findings, Setting
+from bench.report.rivals import Ranking, across_table, control_table, ranking
+from bench.report.table import Entry, Table
+from bench.report.tables import model_order
+from bench.studies import find_study
+
+STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]
+JITTER = [0.5, -0.5, 0.0, 0.5, -0.5, 0.0, 0.5, -0.5, 0.0, 0.0]  # sums to nothing
+SMALL = find_study("accuracy-small")
+
+
+def shifted(by: float, jitter: bool = True) -> list[float]:
+    return [value + by + (change if jitter else 0.0) for value, change in zip(STEADY, JITTER, strict=True)]
+
+
+def findings(results: Path, records: list[dict[str, Any]], mode: str = "fresh") -> Findings:
+    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting(mode))
+
+
+def row(table: Table, name: str) -> dict[str, Entry]:
+    [found] = [entries for entries in table.rows if entries[0].text == name]
+    return dict(zip(table.header, found, strict=True))
+
+
+def against(found: Findings) -> Table:
+    return control_table(found, SMALL, model_order("tab:normal-data"))
+
+
+def test_the_control_is_the_papers_model() -> None:
+    assert control() == "nagphormer"
+
+
+def test_differences_to_the_control_with_holms_mark(tmp_path: Path) -> None:
+    records = [
+        *made_up_records("nagphormer", "photo", STEADY),
+        *made_up_records("gcn", "photo", shifted(-5.0)),
+        *made_up_records("gat", "photo", shifted(0.0)),
+        *made_up_records("appnp", "photo", shifted(-5.0)[:9]),
+    ]
+    table = against(findings(tmp_path, records))
+    assert table.header[0] == "NAGphormer minus"
+    worse, equal, few, missing = (row(table, name)["Photo"] for name in ("GCN", "GAT", "APPNP", "SAN"))
+    # differences 5 ∓ jitter: s = sqrt(1.5/9) = 0.408, error s·sqrt(1/10 + 1/3) = 0.269, t(9) at 97.5 % = 2.262
+    assert worse.text == "+5.00 [+4.39, +5.61] (10)*"
+    assert "better in 100 % of pairs" in worse.note and "Holm's p" in worse.note
+    assert equal.text == "+0.00 [-0.61, +0.61] (10)" and "better in 50 % of pairs" in equal.note
+    assert few.text.endswith("(9)") and "Holm" not in few.note  # one trial too few to decide anything
+    assert missing.text == "–" and missing.note == "python -m bench run --models san --datasets photo"
+    keys = {record["key"] for record in records if record["model"] in ("nagphormer", "gcn")}
+    assert set(worse.keys) == keys
+
+
+def test_over_two_datasets_each_counts_the_same(tmp_path: Path) -> None:
+    records = [
+        *made_up_records("nagphormer", "photo", STEADY),
+        *made_up_records("nagphormer", "computer", STEADY[:3]),
+        *made_up_records("gcn", "photo", shifted(-4.0, jitter=False)),
+        *made_up_records("gcn", "computer", shifted(2.0, jitter=False)[:3]),
+        *made_up_records("gat", "photo", STEADY),
+        *[failed(record, "oom") for record in made_up_records("gat", "computer", STEADY[:3])],
+    ]
+    found = findings(tmp_path, records)
+    table = across_table(found, ranking(found))
+    gcn, gat = row(table, "GCN"), row(table, "GAT")
+    assert gcn["These graphs"].text == "+1.00 [+1.00, +1.00]"  # (4 - 2) / 2, and the same whatever is resampled
+    assert gcn["Graphs like these"].text == "+1.00 [-2.00, +4.00]"
+    assert gcn["Middle half"].text == "+1.00 [+1.00, +1.00]"  # of three trials each: -2, -2, -2, 4, 4, 4
+    assert gcn["P(better)"].text.startswith("0.50 [")  # always on Photo, never on Computer but for its spread
+    assert (gat["Datasets"].text, gat["These graphs"].text, gat["Failed"].text) == ("1", "", "Computer (oom)")
+    assert gat["Failed"].keys and not any(entries[0].text == "SAN" for entries in table.rows)
+
+
+def test_a_failed_model_shares_the_last_place_and_one_not_run_is_not_ranked(tmp_path: Path) -> None:
+    records = [
+        record
+        for dataset in ("photo", "computer")
+        for model, by in (("nagphormer", 1.0), ("gcn", 0.0), ("gat", -1.0))
+        for record in made_up_records(model, dataset, shifted(by)[:2])
+    ]
+    gone = [failed(record, "oom") for d in ("photo", "computer") for record in made_up_records("gt", d, [90.0])]
+    partly = made_up_records("san", "photo", [99.0, 99.0])
+    found = findings(tmp_path, [*records, *gone, *partly])
+    ranked = ranking(found)
+    assert ranked.comparison is not None
+    ranks = dict(zip(ranked.comparison.models, ranked.comparison.mean_ranks, strict=True))
+    assert ranks == {"nagphormer": 1.0, "gcn": 2.0, "gat": 3.0, "gt": 4.0}
+    table = across_table(found, ranked)
+    assert row(table, "NAGphormer")["Mean rank"].text == "1.00" and row(table, "GT")["Mean rank"].text == "4.00"
+    [reason] = [line for line in table.caption if line.startswith("No critical-difference diagram")]
+    assert "4 models on 2 datasets" in reason
+    assert critical_difference_figure(ranked) is None
+
+
+def test_without_three_models_there_are_no_ranks(tmp_path: Path) -> None:
+    found = findings(tmp_path, made_up_records("nagphormer", "photo", STEADY))
+    ranked = ranking(found)
+    assert ranked.comparison is None and critical_difference_figure(ranked) is None
+    assert any("three models and two datasets" in line for line in across_table(found, ranked).caption)
+
+
+def test_with_power_the_diagram_is_drawn() -> None:
+    models, datasets = ("nagphormer", "gcn", "gat"), tuple(f"d{at}" for at in range(12))
+    p_values = np.array([[1, 0.04, 0.001], [0.04, 1, 0.6], [0.001, 0.6, 1]])
+    ranked = Ranking(RankComparison(models, datasets, (), (1.0, 2.4, 2.6), 0.001, 0.96, p_values), None)
+    figure = critical_difference_figure(ranked)
+    assert figure is not None
+    texts = {text.get_text() for text in figure.axes[0].texts}
+    assert any("NAGphormer" in text for text in texts) and any("GAT" in text for text in texts)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "sealed"])
+def test_other_split_modes_have_tables_of_their_own(tmp_path: Path, mode: str) -> None:
+    records = made_up_records("nagphormer", "photo", STEADY) + made_up_records("gcn", "photo", shifted(-5.0))
+    records += made_up_records("nagphormer", "photo", shifted(5.0), mode=mode)
+    table = against(findings(tmp_path, records, mode))
+    shared = {"frozen": "(1)", "sealed": "–"}[mode]  # the first frozen trial is the first fresh one
+    assert row(table, "GCN")["Photo"].text.endswith(shared)

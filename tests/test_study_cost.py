@@ -1,0 +1,217 @@
+"""Cost that can be compared: what is measured, on what, and what counts as disturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import ring_dataset, toy_cell
+from toy_models import find
+
+from bench import meter, worker
+from bench.costs import cost_caption, summarise_costs
+from bench.data.graph import Split
+from bench.executors.local import LocalExecutor
+from bench.ledger import Ledger
+from bench.meter import LoadWatch
+from bench.prepared import PrepareCache
+from bench.records import (
+    Record,
+    answering,
+    newest,
+    prepared_bytes,
+    seconds_per_epoch,
+    seconds_per_thousand_nodes,
+    under_load,
+)
+from bench.runner import RunOptions, Summary, pending, run_cells
+from bench.studies import COST
+from bench.summary import Context
+
+
+def record(status: str = "ok", others: float | None = 0.0, purpose: str | None = COST, **train: Any) -> dict[str, Any]:
+    load = None if others is None else {"start": 0.1, "end": 0.2, "others": others, "processors": 4}
+    return {
+        "status": status,
+        "limits": {"memory": None, "time": None},
+        "purpose": purpose,
+        "load": load,
+        "phases": {
+            "preprocess": {"seconds": 2.0, "compile_seconds": 0.0, "prepared_bytes": 5_000_000},
+            "train": {"seconds": 30.0, "compile_seconds": 0.0, **train},
+            "infer": {"seconds": 3.0, "compile_seconds": 0.0, "nodes": 600},
+        },
+        "overhead_seconds": 0.1,
+        "training": {"epochs": 20},
+    }
+
+
+# -- the numbers ----------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_measured_after_the_first_look() -> None:
+    assert seconds_per_epoch(record(first_evaluation=[5, 14.0], last_evaluation=[20, 29.0])) == 1.0
+    assert seconds_per_epoch(record(first_evaluation=[20, 29.0], last_evaluation=[20, 29.0])) == 1.5  # one look only
+    assert seconds_per_epoch(record()) == 1.5  # a record of earlier times
+
+
+def test_inference_per_thousand_nodes_and_bytes_on_disk() -> None:
+    assert seconds_per_thousand_nodes(record()) == 5.0
+    assert prepared_bytes(record()) == 5_000_000
+    old = record()
+    del old["phases"]["infer"]["nodes"], old["phases"]["preprocess"]["prepared_bytes"]
+    assert seconds_per_thousand_nodes(old) is None and prepared_bytes(old) is None
+
+
+@pytest.mark.parametrize(("others", "expected"), [(0.0, False), (0.2, False), (0.21, True), (3.0, True), (None, None)])
+def test_a_twentieth_of_the_machine_may_be_busy(others: float | None, expected: bool | None) -> None:
+    assert under_load(record(others=others)) is expected  # of 4 processors
+
+
+def test_the_load_of_others_is_all_that_is_busy_but_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, own = iter([100.0, 116.0]), iter([7.0, 12.0])
+    monkeypatch.setattr(meter, "_busy", lambda: next(busy))
+    monkeypatch.setattr(meter, "_own", lambda: next(own))
+    monkeypatch.setattr(meter.psutil, "cpu_count", lambda: 8)
+    clock = iter([1000.0, 1004.0])
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: next(clock))
+    found = LoadWatch().look()
+    assert (found["others"], found["processors"]) == (2.75, 8)  # (16 - 5) / 4 seconds
+    assert found["start"] >= 0 and found["end"] >= 0
+
+
+def test_the_machines_clock_counts_our_own_work_too() -> None:
+    busy, own = meter._busy(), meter._own()
+    while meter._own() - own < 0.3:
+        pass
+    assert meter._busy() - busy >= 0.25  # the machine's clock has seen it too, and more if others work
+
+
+# -- which record stands and answers --------------------------------------------------------------------------------
+
+
+def test_only_records_of_the_same_purpose_answer() -> None:
+    plain, cost = record(purpose=None), record()
+    assert answering([plain, cost], None, None) is plain
+    assert answering([plain, cost], None, None, COST) is cost
+    assert answering([cost], None, None) is None
+
+
+def test_a_disturbed_measurement_is_made_again() -> None:
+    assert answering([record(others=1.0)], None, None, COST) is None
+    failed = record("error", others=1.0)
+    assert answering([failed], None, None, COST) is failed
+    loaded_result = record(others=1.0, purpose=None)
+    assert answering([loaded_result], None, None) is loaded_result  # an accuracy does not mind
+
+
+def test_a_clean_measurement_outlives_a_disturbed_one_and_a_result_both() -> None:
+    clean, disturbed, unknown, plain = record(), record(others=2.0), record(others=None), record(purpose=None)
+    assert newest([clean, disturbed]) is clean
+    assert newest([clean, unknown]) is clean
+    assert newest([disturbed, clean]) is clean
+    assert newest([disturbed, unknown]) is unknown
+    assert newest([plain, clean]) is plain
+    assert newest([clean, plain]) is plain
+    later = record()
+    assert newest([clean, later]) is later
+
+
+def test_the_table_keeps_clean_and_disturbed_apart(tmp_path: Path) -> None:
+    stored = ring_dataset(tmp_path)
+    cells = [toy_cell(stored, trial=trial) for trial in range(4)]
+    found: list[Record] = [record(), record(), record(others=2.0), record("oom")]
+    found[1]["phases"]["infer"]["seconds"] = 6.0
+    records = {cell.key: item for cell, item in zip(cells, found, strict=True)}
+    frame = summarise_costs(cells, records, Context())
+    assert frame["measured"].tolist() == ["clean", "under load", "oom"]
+    assert frame["n"].tolist() == ["2", "1", "1"]
+    assert frame["infer s per 1,000 nodes"].tolist() == ["7.5", "5", ""]
+    assert frame["prepared MB"].tolist() == ["5", "5", ""]
+    assert any("under load" in line for line in cost_caption(frame, "results/"))
+    assert not any("under load" in line for line in cost_caption(frame[:1], "results/"))
+
+
+# -- how it is measured ---------------------------------------------------------------------------------------------
+
+
+def sample(train: int, val: int, test: int, wanted: int | None) -> tuple[Split, np.ndarray, Split]:
+    nodes = np.arange(train + val + test)
+    split = Split(nodes[:train], nodes[train : train + val], nodes[train + val :], "by hand", 0)
+
+    class Job:
+        cell = type("Cell", (), {"seed": 3})
+
+    job: Any = Job()
+    job.split, job.inference_nodes = split, wanted
+    asked, others = worker._inference_sample(job)
+    return asked, others, split
+
+
+def test_inference_is_measured_on_enough_nodes_or_all() -> None:
+    asked, others, split = sample(60, 20, 20, None)
+    assert asked is split and len(others) == 0
+    asked, others, split = sample(60, 20, 20, 1000)  # fewer than were asked for: all
+    assert asked is split and others.tolist() == split.train.tolist()
+    asked, others, split = sample(60, 20, 20, 50)  # some training nodes make up
+    assert asked is split and len(others) == 10
+    asked, others, split = sample(5, 10, 85, 50)  # more than enough: part of the test nodes
+    assert len(others) == 0 and len(asked.val) + len(asked.test) == 50
+    assert set(asked.test) < set(split.test) and (np.diff(asked.test) > 0).all()
+    again, _, _ = sample(5, 10, 85, 50)
+    assert again.test.tolist() == asked.test.tolist()
+
+
+def test_the_cache_counts_what_it_hands_out() -> None:
+    cache = worker._CountingCache()
+    cache.get("a", {}, lambda: {"x": np.zeros(10), "y": np.zeros(3, dtype=np.int8)})
+    assert cache.handed_out == 83
+    assert isinstance(cache, PrepareCache)
+
+
+def test_evaluations_are_timed_from_the_start_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 14.0, 15.0, 16.5])
+    monkeypatch.setattr(worker.time, "perf_counter", lambda: next(clock))
+    told: list[int] = []
+    evaluations = worker._Evaluations()
+    on_epoch = evaluations.before(lambda epoch, accuracy: told.append(epoch))
+    for epoch in (5, 10, 15):
+        on_epoch(epoch, 0.5)
+    assert (evaluations.first, evaluations.last) == ((5, 4.0), (15, 6.5))
+    assert told == [5, 10, 15]
+
+
+def measure(cells: list[Any], stored: Any, results: Path, **options: Any) -> Summary:
+    ledger, executor = Ledger(results), LocalExecutor(results / "logs")
+    return run_cells(cells, stored, RunOptions(**options), ledger, executor, find=find)
+
+
+def test_a_cost_cell_prepares_everything_itself_and_predicts_every_node(tmp_path: Path) -> None:
+    stored, results, cache = ring_dataset(tmp_path), tmp_path / "results", tmp_path / "prepared"
+    cell = toy_cell(stored, stop="never", max_epochs=4)
+    measure([cell], stored, results, cache_folder=cache)  # a plain run fills the cache
+    [plain] = Ledger(results)
+    assert pending([cell], Ledger(results), RunOptions(purpose=COST), find)[0] == [cell]
+
+    summary = measure([cell, toy_cell(stored, trial=1)], stored, results, cache_folder=cache, purpose=COST)
+    cost = summary.records[cell.key]
+    assert cost["purpose"] == COST and "purpose" not in plain
+    assert cost["phases"]["preprocess"]["source"] == "measured"
+    assert cost["phases"]["preprocess"]["prepared_bytes"] == 60 * 8 * 4
+    assert (plain["phases"]["infer"]["nodes"], cost["phases"]["infer"]["nodes"]) == (24, 60)
+    assert cost["metrics"] == plain["metrics"]  # the same training, the same test nodes
+    assert cost["phases"]["train"]["first_evaluation"][0] == 1 and cost["phases"]["train"]["last_evaluation"][0] == 4
+    assert cost["load"]["start"] >= 0 and cost["load"]["end"] >= 0 and cost["load"]["others"] >= 0
+    assert not list(cache.glob(".cost-*"))  # nothing of it is left
+    standing = Ledger(results).newest(cell.key)
+    assert standing is not None and "purpose" not in standing  # the result still stands
+
+
+def test_a_sample_of_the_test_nodes_is_scored_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.runner.COST_NODES", 16)
+    stored, results = ring_dataset(tmp_path), tmp_path / "results"
+    [cost] = measure([toy_cell(stored)], stored, results, purpose=COST).records.values()
+    assert cost["phases"]["infer"]["nodes"] == 16  # 12 validation nodes and 4 of 12 test nodes
+    assert (4 * cost["metrics"]["test"]["accuracy"]) % 1 == 0

@@ -1,0 +1,221 @@
+"""`run --study`: which cells that means, what narrows it, what two studies share, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from ledgers import made_up_records
+from running import _write_ring
+from typer.testing import CliRunner, Result
+
+from bench import registry
+from bench.cli import app
+from bench.commands.run import in_turn
+from bench.data.catalogue import resolve
+from bench.errors import UserError
+from bench.ledger import Ledger
+from bench.plan import Cell
+from bench.studies import find_study, studies
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("BENCH_OFFLINE", "1")
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    _write_ring(tmp_path / "ring.npz")
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def planned(result: Result) -> list[list[str]]:
+    """The rows of a dry run: key, dataset, model, trial, settings, state, seconds."""
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in result.stdout.splitlines() if "|" in line]
+    return rows[2:]
+
+
+# -- which cells ----------------------------------------------------------------------------------------------------
+
+
+def test_options_narrow_a_study() -> None:
+    rows = planned(bench("run", "--study", "readout", "--datasets", "ring.npz", "--trials", "2", "--dry-run"))
+    assert Counter(row[2] for row in rows) == {"nagphormer": 6, "nagphormer+": 6}  # three readouts, two trials
+    rows = planned(
+        bench("run", "--study", "augmentation-parts", "--datasets", "ring.npz", "--models", "nagphormer+", "--dry-run")
+    )
+    assert Counter(row[2] for row in rows) == {"nagphormer+": 3 * 10}  # all but "none", ten trials as usual
+    rows = planned(bench("run", "--study", "cost", "--datasets", "ring.npz", "--models", "gcn,pprgo", "--dry-run"))
+    assert [(row[2], row[3]) for row in rows] == [(model, trial) for trial in "012" for model in ("gcn", "pprgo")]
+
+
+def test_without_a_study_the_usual_defaults_hold() -> None:
+    rows = planned(bench("run", "--dry-run"))
+    assert {row[1] for row in rows} == {"digits"}
+    assert Counter(row[2] for row in rows) == dict.fromkeys(registry.models(), 10)
+
+
+def test_datasets_of_a_study_unless_others_are_named() -> None:
+    study = find_study("hops")
+    own = {dataset.name for _, dataset, _ in study.combinations(study.everywhere)}
+    assert own == {"aminer", "reddit", "amazon2m", "photo", "computer", "pubmed"}
+    assert {dataset.name for _, dataset, _ in study.combinations()} == own | {"digits"}  # what a report may find
+    assert {dataset.name for _, dataset, _ in study.combinations("cs,small-twin")} == {
+        "cs", *(dataset.name for dataset in resolve("small-twin")),
+    }  # fmt: skip
+
+
+def test_a_study_that_varies_nothing_takes_any_model_and_one_that_does_only_its_own() -> None:
+    assert {model.name for model, _, _ in find_study("cost").combinations("digits", "gcn")} == {"gcn"}
+    with pytest.raises(UserError, match=r"the study hops varies settings of nagphormer, nagphormer\+; 'gcn' has none"):
+        list(find_study("hops").combinations("digits", "gcn"))
+
+
+def test_a_cell_that_two_studies_share_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ("run", "--datasets", "ring.npz", "--models", "nagphormer", "--trials", "1", "--max-epochs", "1")
+    result = bench(*first, "--study", "structural-encoding", "--threads", "1")
+    assert result.exit_code == 0, result.output
+    assert "structural_encoding=False" in result.stdout and "structural_encoding=True" in result.stdout
+    keys = {record["key"] for record in Ledger(Path("results"))}
+    assert len(keys) == 2
+    # the first readout and full augmentation's "none" are the model as it is, which has just been run
+    states = Counter(row[5] for row in planned(bench(*first, "--study", "readout", "--dry-run")))
+    assert states == {"done": 1, "to do": 2}
+    states = Counter(row[5] for row in planned(bench(*first, "--study", "augmentation-parts", "--dry-run")))
+    assert states == {"done": 1}
+    [row] = planned(bench(*first, "--dry-run"))
+    assert row[0] in keys and row[5] == "done"
+
+    [size, _] = sorted(record["phases"]["preprocess"]["prepared_bytes"] for record in Ledger(Path("results")))
+    assert size >= 60 * 8 * 4  # at least the features of every node
+    second = ("run", "--datasets", "ring.npz", "--models", "nagphormer", "--max-epochs", "1", "--threads", "1")
+    second += ("--set", "structural_encoding=false", "--trials", "2", "--dry-run")
+    for free, warned in ((size - 1, True), (size, False)):
+        monkeypatch.setattr("bench.commands.run.free_space", lambda folder, free=free: free)
+        assert ("warning: the prepared arrays want" in bench(*second).stderr) is warned
+
+
+def test_repeats_are_interleaved_dataset_by_dataset() -> None:
+    def cell(dataset: str, model: str, trial: int) -> Cell:
+        return Cell(model, 1, dataset, dataset, {}, "uniform-60/20/20", trial, trial, {"trial": trial})
+
+    cells = [cell(dataset, model, trial) for dataset in ("z", "a") for model in ("n", "m") for trial in (0, 1)]
+    assert [(item.dataset, item.labels["trial"], item.model) for item in in_turn(cells)] == [
+        ("z", 0, "n"), ("z", 0, "m"), ("z", 1, "n"), ("z", 1, "m"),
+        ("a", 0, "n"), ("a", 0, "m"), ("a", 1, "n"), ("a", 1, "m"),
+    ]  # fmt: skip
+
+
+# -- list -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_explains_every_study() -> None:
+    text = bench("list", "studies").stdout
+    for study in studies().values():
+        [line] = [line for line in text.splitlines() if line.startswith(f"| {study.name} ")]
+        assert study.shows in line and study.about in line
+    assert bench("list").stdout.endswith(f"\n{text}")
+
+
+# -- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--study", "reedout"], "Did you mean 'readout'?"),
+        (["--study", "hops", "--set", "hops=3"], "--set hops: the study hops sets it itself"),
+        (["--study", "hops", "--set", "layers=2"], "--set layers: the study hops sets it itself"),
+        (["--study", "readout", "--models", "gcn"], "the study readout varies settings of nagphormer"),
+        (["--study", "cost", "--jobs", "2"], "one cell at a time; leave out --jobs"),
+        (["--study", "cost", "--datasets", "fotos"], "there is no dataset or group 'fotos'"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], message: str) -> None:
+    result = bench("run", "--dry-run", "--datasets", "ring.npz", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr and len(result.stderr.splitlines()) == 1
+
+
+def test_a_graph_without_edges_or_with_one_class_leaves_the_others_alone(tmp_path: Path) -> None:
+    import numpy as np
+
+    with np.load("ring.npz") as ring:
+        arrays = dict(ring)
+    np.savez(
+        "lonely.npz", **{**arrays, "adj_data": [], "adj_indices": np.array([], int), "adj_indptr": np.zeros(61, int)}
+    )
+    np.savez("uniform.npz", **{**arrays, "labels": np.zeros(60, int)})
+    result = bench(
+        "run", "--models", "gcn", "--trials", "1", "--datasets", "lonely.npz,ring.npz,uniform.npz", "--dry-run"
+    )
+    assert result.exit_code == 2
+    assert "lonely.npz: the graph is empty: it has no node or no edge" in result.stderr
+    assert "uniform.npz: there are fewer than two classes" in result.stderr
+    assert [row[1] for row in planned(result)] == ["ring"]
+
+
+def test_a_limit_too_small_to_load_the_dataset_is_out_of_memory() -> None:
+    result = bench(
+        "run", "--models", "gcn", "--trials", "1", "--datasets", "ring.npz", "--memory-limit", "20kB", "--threads", "1"
+    )
+    assert result.exit_code == 1
+    [record] = Ledger(Path("results"))
+    assert record["status"] == "oom" and "the limit is 20" in record["reason"]
+
+
+def test_a_graph_that_does_not_fit_into_the_cache_is_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.commands.run.free_space", lambda folder: 10**9)
+    result = bench("run", "--models", "gcn", "--trials", "1", "--datasets", "amazon2m-twin,ring.npz", "--dry-run")
+    assert result.exit_code == 2
+    # 2 x 61,859,140 neighbours, 2,449,029 x (100 features, a row pointer and a label of two words), 4 bytes each
+    assert "Amazon2M (twin) takes about 1.50 GB in the cache folder, where 1.00 GB are free" in result.stderr
+    assert [row[1] for row in planned(result)] == ["ring"]
+
+
+# -- all of it ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_every_study_runs_on_digits_and_the_report_draws_it() -> None:
+    for name in studies():
+        result = bench(
+            "run", "--study", name, "--datasets", "digits", "--trials", "1", "--max-epochs", "2", "--threads", "1"
+        )
+        assert result.exit_code == 0, f"{name}: {result.output}"
+    records = list(Ledger(Path("results")))
+    assert {record["model"] for record in records} == set(registry.models())
+    assert len({record["key"] for record in records}) == len(records)  # nothing ran twice
+    result = bench("report")
+    assert result.exit_code == 0, result.output
+    for figure in ("readout", "hops", "layers", "augmentation-grid"):
+        assert Path(f"reports/figures/{figure}.png").stat().st_size > 1000
+    for table in ("datasets", *(name for name, study in studies().items() if study.shows.startswith("Table"))):
+        assert Path(f"reports/tables/{table}.csv").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_model_runs_on_a_graph_of_ones_own() -> None:
+    result = bench(
+        "run", "--models", "all", "--datasets", "ring.npz", "--split-ratio", "50/25/25", "--trials", "1",
+        "--max-epochs", "2", "--threads", "1",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    records = list(Ledger(Path("results")))
+    assert {record["model"] for record in records} == set(registry.models())
+    assert {record["split"]["rule"] for record in records} == {"uniform-50/25/25"}
+
+
+def test_made_up_cost_cells_are_what_the_report_looks_for() -> None:
+    """The settings of the cost study are part of its cells' keys: a plain run of the model is another cell."""
+    settings = dict(find_study("cost").variants[0].settings)
+    [cost] = made_up_records("pprgo", "reddit-twin", [50.0], settings=settings)
+    [plain] = made_up_records("pprgo", "reddit-twin", [50.0])
+    assert cost["key"] != plain["key"]
+    assert (cost["config"]["stop"], cost["config"]["max_epochs"]) == ("never", 20)

@@ -1,0 +1,66 @@
+"""Trials as real processes: pruned within an epoch, prepared arrays shared, driver time small."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from running import ring_dataset, run, toy_cell
+from toy_models import find
+from tuning_toys import Silent, drive, ring_search
+
+from bench.executors import EndCell, Event
+from bench.executors.local import LocalExecutor
+from bench.ledger import Ledger
+from bench.records import answers, is_failure, newest
+from bench.runner import RunOptions, run_cells
+from bench.tuning.study import Budget
+
+
+def test_a_listener_ends_a_cell_within_one_epoch(tmp_path: Path) -> None:
+    stored = ring_dataset(tmp_path)
+    cell = toy_cell(stored, "slow", max_epochs=100)
+    epochs: list[int] = []
+
+    def listen(event: Event) -> None:
+        if event.kind == "progress":
+            epochs.append(event.epoch)
+            if event.epoch == 3:
+                raise EndCell("pruned: it is enough")
+
+    options, executor = RunOptions(progress_interval=0.0), LocalExecutor(tmp_path / "logs")
+    summary = run_cells([cell], stored, options, Ledger(tmp_path), executor, listen, find)
+    record = summary.records[cell.key]
+    assert record["status"] == "pruned" and epochs == [1, 2, 3]
+    assert record["reason"] == "pruned: it is enough during train, epoch 3 of 100"
+    assert 0.6 <= record["phases"]["train"]["seconds"] < 5  # three epochs take 0.6 s, all hundred 20 s
+
+
+def test_a_pruned_cell_is_neither_a_failure_nor_an_answer(tmp_path: Path) -> None:
+    stored = ring_dataset(tmp_path)
+    summary = run([toy_cell(stored, max_epochs=1)], stored, tmp_path)
+    [ok] = summary.records.values()
+    pruned = {**ok, "status": "pruned", "started": "2999"}
+    assert not answers(pruned) and not is_failure(pruned)
+    assert newest([ok, pruned]) is ok and newest([pruned, ok]) is ok
+
+
+def test_trials_share_what_was_prepared_and_the_driver_is_quick(tmp_path: Path) -> None:
+    search, stored = ring_search(tmp_path, fixed={"max_epochs": 2})
+    executor = LocalExecutor(tmp_path / "logs")
+    drive(search, stored, tmp_path, Budget(trials=1), executor, Silent())  # the fork server is warm after this
+    begin = time.perf_counter()
+    trials = drive(search, stored, tmp_path, Budget(trials=5), executor, Silent())
+    beyond = time.perf_counter() - begin - sum(trial.seconds for trial in trials[1:])
+    assert beyond / 4 < 1.0
+    assert all(trial.outcome == "ok" for trial in trials)
+    records = sorted(Ledger(tmp_path), key=lambda record: record["labels"]["trial"])
+    assert [record["phases"]["preprocess"]["source"] for record in records] == ["measured", *["reused"] * 4]
+
+
+def test_several_at_once_fill_every_slot_once(tmp_path: Path) -> None:
+    search, stored = ring_search(tmp_path, fixed={"max_epochs": 2})
+    trials = drive(search, stored, tmp_path, Budget(trials=5), LocalExecutor(tmp_path / "logs", jobs=2))
+    assert [trial.slot for trial in trials] == list(range(5))
+    imagined = drive(search, stored, tmp_path / "imagined", Budget(trials=5))
+    assert [trial.settings for trial in trials] == [trial.settings for trial in imagined]

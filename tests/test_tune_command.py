@@ -1,0 +1,134 @@
+"""`tune` as a user meets it: what it writes, what `run` makes of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_cli import bench, graph, own_folders  # noqa: F401  fixtures
+
+from bench.data.splits import draw_split, sealed_nodes
+from bench.ledger import Ledger
+from bench.registry import find_model
+from bench.settings import resolve_settings
+from bench.toml import read_toml
+
+TUNE = ("tune", "--datasets", "ring.npz", "--max-epochs", "2", "--threads", "1")
+RUN = ("run", "--datasets", "ring.npz", "--max-epochs", "2", "--threads", "1", "--trials", "1", "--settings", "tuned")
+
+
+def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F811
+    done = bench(*TUNE, "--model", "gcn", "--trials", "2", "--set", "hidden=16")
+    assert done.exit_code == 0, done.output
+    assert "study gcn-ring-wide-tpe-s0: gcn on ring, 9 settings of the space wide" in done.output
+    assert "expected time: unknown" in done.output
+    assert "2 trials (2 complete) in" in done.output and "best so far: " in done.output
+
+    study = json.loads(Path("results/tuning/gcn-ring-wide-tpe-s0.json").read_text())
+    assert [trial["trial"] for trial in study["trials"]] == [0, 1]
+    winner = read_toml(Path("results/tuned/gcn-ring.toml"))
+    best = max(study["trials"], key=lambda trial: (trial["val_accuracy"], -trial["trial"]))
+    assert winner["found"]["cell"] == best["cell"] and winner["found"]["val_accuracy"] == best["val_accuracy"]
+    assert winner["settings"] == {**best["settings"], "hidden": 16}  # and the cap is no setting
+    assert (winner["budget"]["trials"], winner["budget"]["outcomes"]) == (2, "2 complete")
+    tuned = resolve_settings(find_model("gcn"), "", "tuned", tuned=winner["settings"])
+    assert tuned.labels["settings"] == "tuned" and tuned.config.max_epochs > 2
+
+    again = bench(*TUNE, "--model", "gcn", "--trials", "2", "--set", "hidden=16")
+    assert again.exit_code == 0 and "there already: 2 trials (2 complete)" in again.output
+    assert len(list(Ledger(Path("results")))) == 2
+
+    planned = bench(*RUN, "--models", "gcn,appnp", "--dry-run")
+    assert "no tuned settings for ring: appnp with default settings" in planned.output
+    ran = bench(*RUN, "--models", "gcn")
+    assert ran.exit_code == 0, ran.output
+    assert "Splits: sealed. Settings: tuned." in ran.output
+    assert "tuned: gcn on ring: 2 trials (2 complete) in 0.00 h, sampler tpe, space wide, seed 0" in ran.output
+    [record] = [record for record in Ledger(Path("results")) if record["labels"]["settings"] == "tuned"]
+    assert record["split"]["rule"] == "sealed:uniform-60/20/20" and "test" in record["metrics"]
+    assert {name: record["config"][name] for name in winner["settings"]} == winner["settings"]
+
+    fresh = bench(*RUN, "--models", "gcn", "--split", "fresh", "--dry-run")
+    tested = draw_split("uniform-60/20/20", np.zeros(60, int), 3, 0).test
+    share = np.mean(~np.isin(tested, sealed_nodes(60)))
+    assert 0.5 < share < 1
+    assert f"the tuning had seen the labels of {share:.0%} of these test nodes" in " ".join(fresh.output.split())
+
+
+def test_the_front_has_a_lane_of_its_own(graph: str) -> None:  # noqa: F811
+    done = bench(*TUNE, "--model", "gcn", "--trials", "3", "--objective", "accuracy,seconds", "--sampler", "random")
+    assert done.exit_code == 0, done.output
+    assert "no other trial is better in accuracy and seconds both" in done.output
+    assert "within 0.2 points of the best" in done.output
+    winner = read_toml(Path("results/tuned-cheap/gcn-ring.toml"))
+    study = json.loads(Path("results/tuning/gcn-ring-wide-random-pareto-s0.json").read_text())
+    top = max(trial["val_accuracy"] for trial in study["trials"])
+    good = [trial for trial in study["trials"] if trial["val_accuracy"] >= top - 0.002]
+    assert winner["found"]["cell"] == min(good, key=lambda trial: trial["train_seconds"])["cell"]
+    assert not Path("results/tuned").exists()
+
+
+def test_what_is_missing_is_reported_and_the_others_go_on(graph: str) -> None:  # noqa: F811
+    done = bench("tune", "--datasets", "photo,ring.npz", "--max-epochs", "1", "--model", "gcn,appnp", "--trials", "1")
+    assert done.exit_code == 3
+    assert "missing: " in done.output and "2 studies of 1 trial each: an unknown time" in done.output
+    assert done.output.count("1 trial (1 complete) in") == 2
+    assert {path.name for path in Path("results/tuned").iterdir()} == {"gcn-ring.toml", "appnp-ring.toml"}
+
+
+def test_another_search_under_the_same_name_is_refused(graph: str) -> None:  # noqa: F811
+    assert bench(*TUNE, "--model", "gcn", "--trials", "1", "--name", "mine").exit_code == 0
+    journal = Path("results/tuning/mine.journal").read_bytes()
+    refused = bench(*TUNE, "--model", "gcn", "--trials", "1", "--name", "mine", "--seed", "5")
+    assert refused.exit_code == 2
+    assert "the study 'mine' searches something else: seed was 0, is 5" in refused.output
+    assert "--name mine-2" in refused.output
+    assert Path("results/tuning/mine.journal").read_bytes() == journal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "say what it may cost: --trials, --hours, or both"),
+        (["--trials", "0"], "'--trials'"),
+        (["--hours", "0"], "--hours must be above 0, not 0"),
+        (["--hours", "nan"], "--hours must be above 0"),
+        (["--trials", "1", "--space", "wid"], "gcn has no space 'wid' (it has: wide). Did you mean 'wide'?"),
+        (["--trials", "1", "--space", "paper"], "gcn has no space 'paper' (it has: wide)."),
+        (["--trials", "1", "--sampler", "radnom"], "there is no sampler 'radnom'"),
+        (["--trials", "1", "--objective", "speed"], "there is no objective 'speed'"),
+        (["--trials", "1", "--objective", "accuracy,seconds", "--prune"], "with two objectives there is no pruning"),
+        (
+            ["--trials", "1", "--set", "hiden=16"],
+            "--set hiden: no chosen model has this setting. Did you mean 'hidden'",
+        ),
+        (
+            ["--trials", "1", "--set", "hidden=17"],
+            "--set hidden=17 is outside the space 'wide' of gcn: 16, 64, 256, 512",
+        ),
+        (["--trials", "1", "--set", "hidden=many"], "--set hidden=many: gcn wants a whole number"),
+        (["--trials", "1", "--storage", "nowhere"], "'nowhere' is not a storage"),
+        (["--trials", "1", "--storage", "postgresql://a:secret@127.0.0.1:1/b"], "cannot be reached"),
+        (["--trials", "1", "--name", "x", "--datasets", "ring.npz,digits"], "--name is for one study"),
+        (["--trials", "1", "--time-limit", "soon"], "'soon' is not a length of time"),
+        (["--trials", "1", "--seed", "4294967296"], "the seed must lie between 0 and"),
+    ],
+)
+def test_what_is_refused(graph: str, arguments: list[str], expected: str) -> None:  # noqa: F811
+    done = bench(*TUNE, "--model", "gcn", *arguments)
+    assert done.exit_code == 2
+    assert expected in " ".join(done.output.replace("│", " ").split())
+    assert "Traceback" not in done.output and "secret" not in done.output
+    assert not Path("results/tuned").exists() and not list(Path().glob("results/ledger/*"))
+
+
+def test_a_lane_that_somebody_has_spoilt(graph: str) -> None:  # noqa: F811
+    Path("results/tuned").mkdir(parents=True)
+    Path("results/tuned/gcn-ring.toml").write_text("[settings]\nhidden = 16\n")
+    done = bench(*RUN, "--models", "gcn")
+    assert done.exit_code == 2 and "is not what `tune` writes" in done.output
+    Path("results/tuned/gcn-ring.toml").write_text("[settings]\nhiden = 16\n[found]\n[budget]\n")
+    done = bench(*RUN, "--models", "gcn")
+    assert done.exit_code == 2 and "bad tuned setting hiden=16" in done.output

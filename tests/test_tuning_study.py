@@ -1,0 +1,213 @@
+"""Slots: filled once, freed by death, refused to a study that searches something else."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+from tuning_toys import open_study, ring_search
+
+from bench.errors import UserError
+from bench.space import Whole
+from bench.tuning.search import Search
+from bench.tuning.study import Asked, Budget, Tuning, differences
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Search:
+    return ring_search(tmp_path)[0]
+
+
+def asked(tuning: Tuning, budget: Budget) -> Asked:
+    slot = tuning.next_slot(budget)
+    assert slot is not None
+    found = tuning.ask(slot)
+    assert found is not None
+    return found
+
+
+def states(tuning: Tuning) -> list[str]:
+    return [trial.state.name for trial in tuning.study.trials]
+
+
+def test_a_slot_is_filled_by_a_trial_that_ended_by_itself(search: Search, tmp_path: Path) -> None:
+    tuning, budget = open_study(search, tmp_path), Budget(trials=5)
+    for outcome, accuracy in [("ok", 0.5), ("pruned", None), ("oom", None), ("error", None)]:
+        assert tuning.tell(asked(tuning, budget), outcome, "cell", 2.0, accuracy, 1.0 if accuracy else None)
+    assert [(trial.slot, trial.outcome, trial.accuracy, trial.seconds) for trial in tuning.trials()] == [
+        (0, "ok", 0.5, 2.0), (1, "pruned", None, 2.0), (2, "oom", None, 2.0), (3, "error", None, 2.0),
+    ]  # fmt: skip
+    assert tuning.next_slot(budget) == 4
+    assert tuning.next_slot(Budget(trials=4)) is None
+    assert tuning.next_slot(Budget(hours=7.9 / 3600)) is None  # 8 seconds are spent
+    assert tuning.next_slot(Budget(hours=8.1 / 3600)) == 4
+    tuning.close()
+
+
+def test_the_dead_free_their_slot_and_the_living_keep_theirs(search: Search, tmp_path: Path) -> None:
+    budget = Budget(trials=4)
+    dead, alive, other = (open_study(search, tmp_path) for _ in range(3))
+    lost, kept = asked(dead, budget), asked(alive, budget)
+    assert (lost.slot, kept.slot) == (0, 1)
+    assert other.live_slots() == {0, 1} and other.next_slot(budget) == 2
+    dead.close()  # as the kernel does it for a process that was killed
+    assert other.live_slots() == {1} and other.next_slot(budget) == 0
+    again = asked(other, budget)
+    assert again.slot == 0 and again.settings == lost.settings
+    assert not dead.tell(lost, "ok", "cell", 1.0, 0.9, 1.0)  # too late: it was taken for dead
+    assert other.tell(again, "ok", "cell", 1.0, 0.9, 1.0) and alive.tell(kept, "ok", "cell", 1.0, 0.8, 1.0)
+    assert [trial.slot for trial in other.trials()] == [0, 1]
+    assert states(other) == ["FAIL", "COMPLETE", "COMPLETE"]
+    alive.close()
+    other.close()
+
+
+def test_of_two_that_want_one_slot_at_once_only_one_goes_on(search: Search, tmp_path: Path) -> None:
+    first, second = open_study(search, tmp_path), open_study(search, tmp_path)
+    mine = first.ask(0)
+    assert mine is not None and second.ask(0) is None  # its slot was chosen before the first had signed
+    assert second.next_slot(Budget(trials=9)) == 1
+    assert first.tell(mine, "ok", "cell", 1.0, 0.5, 1.0)
+    assert second.ask(0) is None  # nor is a slot filled twice
+    assert states(first) == ["COMPLETE", "FAIL", "FAIL"]
+    first.close()
+    second.close()
+
+
+def test_one_killed_between_its_result_and_its_end_is_done_again(search: Search, tmp_path: Path) -> None:
+    tuning, budget = open_study(search, tmp_path), Budget(trials=2)
+    found = asked(tuning, budget)
+    result = {"outcome": "ok", "cell": "c", "seconds": 1.0, "accuracy": 0.5, "cost": 1.0}
+    found.trial.set_user_attr("result", result)
+    tuning.close()
+    other = open_study(search, tmp_path)
+    assert other.next_slot(budget) == 0 and other.trials() == [] and states(other) == ["FAIL"]
+    other.close()
+
+
+def test_a_trial_that_nobody_signed_is_cleaned_away_after_a_while(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = open_study(search, tmp_path)
+    tuning.study.ask(tuning.distributions)  # and here its driver was killed
+    assert tuning.live_slots() == set() and states(tuning) == ["RUNNING"]  # it may be on its way
+    monkeypatch.setattr("bench.tuning.study.UNSIGNED", -1)
+    assert tuning.live_slots() == set() and states(tuning) == ["FAIL"]
+    tuning.close()
+
+
+def test_lock_files_of_the_dead_are_swept_away(search: Search, tmp_path: Path) -> None:
+    folder = tmp_path / "tuning" / ".claims"
+    folder.mkdir(parents=True)
+    (folder / "dead").write_text("tune")
+    alive = open_study(search, tmp_path)
+    other = open_study(search, tmp_path)
+    assert {path.name for path in folder.iterdir()} == {alive.presence.name, other.presence.name}
+    alive.close()
+    other.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_given_back_is_free_again(search: Search, tmp_path: Path) -> None:
+    tuning, budget = open_study(search, tmp_path), Budget(trials=2)
+    tuning.give_back(asked(tuning, budget))
+    assert tuning.next_slot(budget) == 0 and tuning.trials() == []
+    tuning.close()
+
+
+def test_a_grid_ends_where_it_has_no_more_points(search: Search, tmp_path: Path) -> None:
+    small = replace(search, sampler="grid", fixed={"learning_rate": 0.01, "batch_size": 16})
+    tuning, budget = open_study(small, tmp_path), Budget(trials=100)
+    tried = []
+    while (slot := tuning.next_slot(budget)) is not None:
+        found = tuning.ask(slot)
+        assert found is not None
+        tried.append(found.settings["dropout"])
+        tuning.tell(found, "ok", "cell", 1.0, 0.5, 1.0)
+    assert sorted(tried) == [0.0, 0.25, 0.5]
+    tuning.close()
+
+
+# -- the same study, or another one -----------------------------------------------------------------------------------
+
+
+def test_a_space_that_changed_is_refused_and_the_change_is_named(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_study(search, tmp_path).close()
+    open_study(search, tmp_path).close()  # the same again is fine
+    wider = {**search.model.spaces["wide"], "batch_size": Whole(4, 80)}
+    monkeypatch.setattr(search.model, "spaces", {"wide": wider})
+    changed = replace(search)
+    with pytest.raises(UserError) as caught:
+        open_study(changed, tmp_path)
+    assert "space batch_size was whole numbers 4 to 40, is whole numbers 4 to 80" in str(caught.value)
+    assert "--name toys-2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"sampler": "tpe"}, "sampler was random, is tpe"),
+        ({"data": "other"}, "data was"),
+        ({"max_epochs": 2}, "setting max_epochs was 5, is 2"),
+        ({"time_limit": 60.0}, "time limit was absent, is 60.0"),
+        ({"prune": True}, "pruning was False, is True"),
+        ({"fixed": {"dropout": 0.5}}, "space dropout was 0.0, 0.25, 0.5, is absent"),
+    ],
+)
+def test_what_else_makes_it_another_study(
+    search: Search, tmp_path: Path, change: dict[str, Any], expected: str
+) -> None:
+    open_study(search, tmp_path).close()
+    with pytest.raises(UserError, match=expected):
+        open_study(replace(search, **change), tmp_path)
+
+
+def test_a_study_that_somebody_else_made_is_left_alone(search: Search, tmp_path: Path) -> None:
+    (tmp_path / "tuning").mkdir()
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "tuning" / "toys.journal")))
+    study = optuna.create_study(storage=storage, study_name="toys", direction="maximize")
+    study.tell(study.ask(), 1.0)
+    with pytest.raises(UserError, match="that `tune` did not make; choose another --name"):
+        open_study(search, tmp_path)
+    assert len(study.trials) == 1
+
+
+def test_differences() -> None:
+    assert differences({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}}) == ["b d was 3, is 4"]
+    assert differences({"a": (1, 2)}, {"a": [1, 2]}) == []
+
+
+# -- a database: heartbeats instead of locks -------------------------------------------------------------------------
+
+
+def test_without_heartbeats_a_driver_is_taken_for_dead(
+    search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.tuning.storage.HEARTBEAT", 1)
+    monkeypatch.setattr("bench.tuning.storage.GRACE", 3)
+    url, budget = f"sqlite:///{tmp_path}/studies.db", Budget(trials=4)
+    dead, alive = open_study(search, tmp_path, url), open_study(search, tmp_path, url)
+    lost, kept = asked(dead, budget), asked(alive, budget)
+    assert alive.live_slots() == {0, 1}
+    dead.close()
+    found = set()
+    for _ in range(60):
+        found = alive.live_slots()
+        if found == {1}:
+            break
+        time.sleep(0.25)
+    assert found == {1} and alive.next_slot(budget) == 0
+    again = asked(alive, budget)
+    assert again.settings == lost.settings
+    assert not dead.tell(lost, "ok", "cell", 1.0, 0.5, 1.0)
+    assert alive.tell(again, "ok", "cell", 1.0, 0.5, 1.0) and alive.tell(kept, "ok", "cell", 1.0, 0.5, 1.0)
+    assert [trial.slot for trial in alive.trials()] == [0, 1]
+    alive.close()
