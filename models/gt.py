@@ -5,7 +5,9 @@ graphs.
 Settings: the authors publish none for any graph of this benchmark (theirs are for ZINC, PATTERN and CLUSTER: 10 layers,
 hidden 64 or 80, 8 heads, 2 to 10 eigenvectors, no dropout, learning rate 5e-4 or 7e-4). The recipe is theirs: Adam,
 the rate halved whenever the validation loss has not fallen for 10 evaluations, the end when it is below 1e-6. The
-other defaults are fewer layers and dropout, chosen on validation accuracy.
+other defaults are fewer layers and dropout. The learning rate of 5e-3 was the best of six by validation accuracy on
+Photo's sealed split (one trial each of at most 60 epochs, in the ledger): 1e-3, and with it two layers, layer norms,
+less dropout or self-loops came after it.
 
 Where this knowingly differs from the official code:
   * A node without edges attends to nothing and keeps what its residual connection carries; the official code divides
@@ -56,7 +58,7 @@ class GTConfig(Recipe):
     class_weighted: bool = False  # a class counts less the larger its share of the training nodes
 
     optimizer: Literal["adam", "adamw"] = "adam"
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-3
     schedule: Schedule = "plateau"
     final_learning_rate: float = 1e-6
     max_epochs: int = 1000
