@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -177,7 +178,8 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def field_types(model: type[Model]) -> dict[str, Any]:
+@functools.cache
+def field_types(model: type[Model]) -> Mapping[str, Any]:
     """Setting → its type, for every field of the model's configuration."""
     hints = typing.get_type_hints(model.Config)
     return {item.name: hints[item.name] for item in dataclasses.fields(model.Config) if item.init}

@@ -154,7 +154,8 @@ def test_a_dataset_is_read_again_when_its_file_changes(tmp_path: Path) -> None:
     graph = "return RawGraph(sp.csr_array(np.ones((4, 4))), np.eye(4), np.arange(4) % {classes})"
     found = []
     for classes in (2, 3):
-        Path("mine.py").write_text(DATASET.format(name="mine", read=graph.format(classes=classes)))
+        text = DATASET.format(name="mine", read=graph.format(classes=classes))
+        Path("mine.py").write_text(text + "\n" * classes)  # by size and second Python knows what it has compiled
         assert load_plugins(["mine.py"]).broken == []
         [dataset] = resolve("mine")
         found.append(open_dataset(dataset, None, tmp_path / "cache").graph.num_classes)
