@@ -14,6 +14,7 @@ from bench.errors import UserError
 from bench.records import Record, newest
 
 SCHEMA = 1
+REPEATED = ("config", "environment")  # what many records have in common; each content is kept once
 REQUIRED = frozenset({"key", "status", "limits", "phases", "overhead_seconds", "started"})  # to judge a record by
 
 
@@ -27,6 +28,7 @@ class Ledger:
         self.written = 0
         self._read_up_to: dict[str, int] = {}  # file name -> bytes already understood
         self._by_key: dict[str, list[Record]] = {}
+        self._contents: dict[str, Any] = {}  # of REPEATED, by their text
         self._file: IO[bytes] | None = None
         self.refresh(first=True)
 
@@ -83,6 +85,9 @@ class Ledger:
                 f"ledger/{name} was written by a newer version (schema {schema}, this one reads up to {SCHEMA}); "
                 "update nagphormer-bench or use another --results folder"
             )
+        for part in REPEATED:
+            if part in record:
+                record[part] = self._contents.setdefault(json.dumps(record[part]), record[part])
         self._by_key.setdefault(record["key"], []).append(record)
         return record
 

@@ -177,3 +177,13 @@ def test_predictions_that_do_not_fit_or_are_damaged_give_one_line(tmp_path: Path
     store.path(name).write_bytes(store.path(name).read_bytes()[:100])
     with pytest.raises(UserError, match="cannot be read"):
         store.load(name)
+
+
+def test_what_records_have_in_common_is_kept_once(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for key, hidden in (("a", 64), ("b", 64), ("c", 128)):
+        ledger.append(record(key, config={"hidden": hidden}))
+    a, b, c = (Ledger(tmp_path).of(key)[0]["config"] for key in "abc")
+    assert (a, b, c) == ({"hidden": 64}, {"hidden": 64}, {"hidden": 128})
+    again = Ledger(tmp_path)
+    assert again.of("a")[0]["config"] is again.of("b")[0]["config"]
