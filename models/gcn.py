@@ -143,7 +143,7 @@ class GCN(Model):
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
         """A training step."""
-        floor = 110e6  # threads, matrix products, what the allocator keeps of earlier steps
+        floor = 90e6  # threads, matrix products, what the allocator keeps of earlier steps
         nodes, width, hidden = graph.num_nodes, graph.num_features, config.hidden
         stored = getattr(graph.features, "nnz", nodes * width)
         dense = 8 * stored >= nodes * width  # as FeatureMatrix decides
