@@ -178,11 +178,15 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-@functools.cache
 def field_types(model: type[Model]) -> Mapping[str, Any]:
     """Setting → its type, for every field of the model's configuration."""
-    hints = typing.get_type_hints(model.Config)
-    return {item.name: hints[item.name] for item in dataclasses.fields(model.Config) if item.init}
+    return _types(model.Config)  # type: ignore[arg-type]  # a class is hashable; mypy looks at its instances
+
+
+@functools.cache
+def _types(kind: type[Recipe]) -> Mapping[str, Any]:
+    hints = typing.get_type_hints(kind)
+    return {item.name: hints[item.name] for item in dataclasses.fields(kind) if item.init}
 
 
 def parse_value(kind: Any, text: str) -> Any:
