@@ -181,7 +181,7 @@ def run(
 @guarded
 def tune(
     model: Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas; each has the budget.")],
-    datasets: Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")] = "small",
+    datasets: Datasets = "small",
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials per study that end by themselves: complete, pruned or failed.")
     ] = None,
@@ -204,7 +204,7 @@ def tune(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; may be repeated.")
     ] = None,
-    max_epochs: Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")] = None,
+    max_epochs: MaxEpochs = None,
     name: Annotated[
         str | None, typer.Option(help="Of the study.", show_default="model, dataset, space, sampler and seed")
     ] = None,
@@ -212,15 +212,13 @@ def tune(
         str | None,
         typer.Option(metavar="URL", help="A database, such as postgresql://…", show_default="a file in the results"),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials that run at the same time.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads per trial.", show_default="all cores / jobs")
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")] = "auto",
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    device: Device = "auto",
     data: Data = None,
     results: Results = Path("results"),
-    memory_limit: Annotated[str | None, typer.Option(metavar="SIZE", help="Per trial, such as 11GB.")] = None,
-    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="Per trial, such as 20m.")] = None,
+    memory_limit: MemoryLimit = None,
+    time_limit: TimeLimit = None,
     plugin: Plugin = None,
 ) -> int:
     """Find settings under a budget; `run --settings tuned` uses them."""

@@ -5,7 +5,7 @@ Paper: Kreuzer, Beaini, Hamilton, Létourneau, Tossou: "Rethinking Graph Transfo
 Settings: the authors publish none for any graph of this benchmark (theirs are for PATTERN, CLUSTER, ZINC, MOLHIV and
 MOLPCBA). The positional encoding and the recipe are theirs for CLUSTER and PATTERN: 10 eigenpairs, an encoder of width
 16 with 4 heads, Adam, the rate halved when the validation loss has not fallen for 10 evaluations, the end when it is
-below 1e-6. The other defaults are fewer layers and dropout, chosen on validation accuracy.
+below 1e-6. The other defaults, fewer layers and dropout, have not been compared with others yet.
 
 The default is the sparse variant, in which only the graph's edges are attended to; `attention=full` adds all other
 pairs of nodes ("fake" edges) with projections of their own and the weight gamma. The record's choices say which one

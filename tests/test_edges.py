@@ -57,7 +57,7 @@ def dense_sums(mask: np.ndarray, query: Tensor, key: Tensor, value: Tensor) -> t
     return torch.einsum("ijh,jhd->ihd", weights, value), weights.sum(dim=1)[..., None]
 
 
-def compare(ours: Any, mask: np.ndarray, tensors: list[Tensor]) -> None:
+def assert_sums_and_gradients(ours: Any, mask: np.ndarray, tensors: list[Tensor]) -> None:
     """Values, and gradients of a random linear function of both sums."""
     mine = [x.clone().requires_grad_() for x in tensors]
     twins = [x.double().requires_grad_() for x in tensors]
@@ -97,7 +97,7 @@ def test_values_and_gradients_are_those_of_the_dense_formula(plain: bool, scale:
     tensors = node_tensors(60, scale)
     scores = (torch.einsum("ihd,jhd->ijh", *tensors[:2]) / np.sqrt(WIDTH))[torch.from_numpy(mask) > 0]
     assert (float((scores.abs() > CLAMP).float().mean()) > 0.2) == (scale > 1)
-    compare(edges_of(graph, plain, self_loops).sums, mask, tensors)
+    assert_sums_and_gradients(edges_of(graph, plain, self_loops).sums, mask, tensors)
 
 
 def test_both_operators_agree() -> None:
@@ -114,7 +114,7 @@ def test_both_operators_agree() -> None:
 def test_plain_operators_in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph()
     monkeypatch.setattr(module, "_EDGES_AT_ONCE", 7)
-    compare(edges_of(graph, plain=True).sums, dense_adjacency(graph), node_tensors(60))
+    assert_sums_and_gradients(edges_of(graph, plain=True).sums, dense_adjacency(graph), node_tensors(60))
 
 
 @both_operators
@@ -216,7 +216,7 @@ def test_the_same_bytes_for_any_number_of_threads(many_threads: Any) -> None:
 def test_the_complement_is_all_that_is_no_edge_and_no_loop(rows: int, scale: float) -> None:
     graph = random_graph()
     mask = (1.0 - dense_adjacency(graph)) * (1.0 - np.eye(60))
-    compare(lambda *x: edges_of(graph).complement_sums(*x, rows), mask, node_tensors(60, scale))
+    assert_sums_and_gradients(lambda *x: edges_of(graph).complement_sums(*x, rows), mask, node_tensors(60, scale))
 
 
 def test_the_complement_keeps_to_its_rows() -> None:
@@ -235,7 +235,7 @@ def test_the_complement_keeps_to_its_rows() -> None:
 @pytest.mark.parametrize("scale", [1.0, 3.0], ids=["free", "clamped"])
 def test_the_materialising_reference_computes_the_same(scale: float) -> None:
     graph = random_graph()
-    compare(MaterialisedEdges.of(graph).sums, dense_adjacency(graph), node_tensors(60, scale))
+    assert_sums_and_gradients(MaterialisedEdges.of(graph).sums, dense_adjacency(graph), node_tensors(60, scale))
 
 
 def test_the_reference_does_hold_vectors_of_edges(crowded: Graph) -> None:

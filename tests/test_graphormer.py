@@ -128,7 +128,7 @@ def dense_attention(leaves: dict[str, Tensor], distances: Tensor | None, rows: T
     return (weights if keep is None else weights * keep) @ leaves["v"]
 
 
-def compare_with_dense(
+def assert_like_dense(
     found: Tensor, leaves: dict[str, Tensor], distances: Tensor | None, rows: Tensor, keep: Tensor | None, rtol: float
 ) -> None:
     """Values and the gradients of all inputs against float64 autograd."""
@@ -170,7 +170,7 @@ def test_attention_and_its_gradients_are_the_dense_formula(
         if kernel == "tiles"
         else chunked_attention(q / math.sqrt(5), k, v, 0.0, bias)
     )
-    compare_with_dense(found, leaves, distances if biased else None, rows, None, rtol=1e-5)
+    assert_like_dense(found, leaves, distances if biased else None, rows, None, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [30.0, 1000.0])
@@ -180,7 +180,7 @@ def test_large_scores_neither_overflow_nor_vanish(scale: float, small_tiles: Non
     scores = (leaves["q"] @ leaves["k"].transpose(1, 2) / math.sqrt(5)).detach()
     assert float(scores.max()) > 80 and float(scores.min()) < -80  # e^80 and e^-80: the limits of float32 are near
     found = lean_attention(leaves["q"], leaves["k"], leaves["v"], 0.0, SpatialBias(leaves["table"], distances, rows))
-    compare_with_dense(found, leaves, distances, rows, None, rtol=2e-4 * scale / 30)
+    assert_like_dense(found, leaves, distances, rows, None, rtol=2e-4 * scale / 30)
 
 
 def test_a_table_with_large_entries() -> None:
@@ -188,7 +188,7 @@ def test_a_table_with_large_entries() -> None:
     leaves["table"] *= 60.0
     leaves = {name: value.requires_grad_() for name, value in leaves.items()}
     found = lean_attention(leaves["q"], leaves["k"], leaves["v"], 0.0, SpatialBias(leaves["table"], distances, rows))
-    compare_with_dense(found, leaves, distances, rows, None, rtol=1e-4)
+    assert_like_dense(found, leaves, distances, rows, None, rtol=1e-4)
 
 
 def dropped_weights(leaves: dict[str, Tensor], bias: SpatialBias | None, rate: float, seed: int) -> Tensor:
@@ -207,7 +207,7 @@ def test_the_backward_pass_drops_the_same_weights(biased: bool, small_tiles: Non
     bias = SpatialBias(leaves["table"], distances, rows) if biased else None
     torch.manual_seed(5)
     found = lean_attention(leaves["q"], leaves["k"], leaves["v"], 0.4, bias)
-    compare_with_dense(found, leaves, distances if biased else None, rows, keep, rtol=1e-5)
+    assert_like_dense(found, leaves, distances if biased else None, rows, keep, rtol=1e-5)
 
 
 def test_dropout_keeps_its_share_and_is_new_in_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
