@@ -35,7 +35,7 @@ class OwnDataset:
 
     def read(self) -> RawGraph:
         """Adjacency (scipy sparse), features (numpy or scipy sparse), labels; symmetrised and checked afterwards."""
-        raise NotImplementedError
+        raise NotImplementedError("a dataset of your own needs a method read")
 
     def stamp(self) -> str:
         """Changes whenever `read` would give something else; as it stands, whenever the plug-in's file changes."""
