@@ -97,12 +97,26 @@ def limit_memory(limit: int | None, device: str) -> None:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
         return
+    _fill_blas_buffers()
     memory = read_memory()
     if memory is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = memory.data + limit
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _fill_blas_buffers() -> None:
+    """OpenBLAS asks for its workspace at the first product, and asks for ever where it cannot have it: ask now.
+
+    numpy and scipy each bring a copy of the library.
+    """
+    import numpy as np
+    from scipy.linalg import blas
+
+    square = np.ones((256, 256))  # large enough for every thread to take part
+    square @ square
+    blas.dgemm(1.0, square, square)
 
 
 def lift_memory_limit() -> None:

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.data.graph import Graph, Split
-from bench.model import Model, Recipe
+from bench.model import Model, Recipe, added
 from bench.prepared import PrepareCache
 from bench.space import Whole
 from models.attention import token_attention
@@ -53,6 +53,7 @@ class NAGphormerConfig(Recipe):
     attention_dropout: float = 0.1  # on the attention weights
     readout: Literal["attention", "single", "sum"] = "attention"
     tokens: Literal["auto", "materialised", "projected"] = "auto"  # how tokens are computed; all give the same
+    token_storage: Literal["float32", "float16"] = added("float32")  # of materialised tokens: half the disk, rounded
 
     optimizer: Literal["adam", "adamw"] = "adamw"
     learning_rate: float = 1e-3
@@ -168,7 +169,8 @@ class NAGphormer(Model):
             strategy = cheaper_strategy(graph, structure.shape[1], config.hops, config.batch_size)
         if strategy == "projected":
             return ProjectedTokens.build(graph, structure, config.hops)
-        return MaterialisedTokens.build(graph, structure, config.hops, cache, {"encoding": laplacian_key(size)})
+        key = {"encoding": laplacian_key(size)}
+        return MaterialisedTokens.build(graph, structure, config.hops, cache, key, config.token_storage)
 
     def forward(self, nodes: Tensor) -> Tensor:
         return self.classify(self.sequences.project(nodes, self.project.weight))
@@ -191,7 +193,12 @@ class NAGphormer(Model):
 
     def predict(self, nodes: Tensor) -> Tensor:
         project = self.sequences.projector(self.project.weight)
-        return torch.cat([self.classify(project(batch)) for batch in self.batches(nodes, training=False)])
+        # One array for all: kept apart, logits would lie between the freed blocks of every chunk and hold them back.
+        logits = torch.empty((len(nodes), self.classifier[-1].out_features), device=self.device)
+        places = self.batches(torch.arange(len(nodes)), training=False)
+        for batch, place in zip(self.batches(nodes, training=False), places, strict=True):
+            logits[place.to(self.device)] = self.classify(project(batch))
+        return logits
 
     def choices(self) -> dict[str, str]:
         return {"tokens": "projected" if isinstance(self.sequences, ProjectedTokens) else "materialised"}

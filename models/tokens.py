@@ -48,9 +48,18 @@ class MaterialisedTokens:
 
     @classmethod
     def build(
-        cls, graph: Graph, structure: np.ndarray, hops: int, cache: PrepareCache, key: dict[str, Any]
+        cls,
+        graph: Graph,
+        structure: np.ndarray,
+        hops: int,
+        cache: PrepareCache,
+        key: dict[str, Any],
+        storage: str = "float32",
     ) -> MaterialisedTokens:
-        """Each hop is a cache entry of its own, so a longer sequence serves every shorter one; `key` names U."""
+        """Each hop is a cache entry of its own, so a longer sequence serves every shorter one; `key` names U.
+
+        In float16 every hop is rounded once more than the one before it; sums are in float32 all the same.
+        """
         adjacency: sp.csr_array | None = None
         current = np.empty((0, 0), dtype=np.float32)
 
@@ -58,14 +67,16 @@ class MaterialisedTokens:
             nonlocal adjacency
             if hop == 0:
                 dense = graph.features.toarray() if sp.issparse(graph.features) else graph.features
-                return {"tokens": np.concatenate([dense, structure], axis=1, dtype=np.float32)}
-            if adjacency is None:
-                adjacency = normalized_adjacency(graph)
-            return {"tokens": sparse_dense(adjacency, current)}
+                table = np.concatenate([dense, structure], axis=1, dtype=np.float32)
+            else:
+                if adjacency is None:
+                    adjacency = normalized_adjacency(graph)
+                table = sparse_dense(adjacency, current.astype(np.float32, copy=False))
+            return {"tokens": table.astype(storage, copy=False)}
 
         tables = []
         for hop in range(hops + 1):
-            depends_on = {"graph": graph.fingerprint, **key, "hop": hop, "version": _VERSION}
+            depends_on = {"graph": graph.fingerprint, **key, "hop": hop, "storage": storage, "version": _VERSION}
             current = cache.get("hop", depends_on, lambda hop=hop: compute(hop))["tokens"]  # type: ignore[misc]
             tables.append(as_tensor(current))
         return cls(tables)
@@ -73,7 +84,7 @@ class MaterialisedTokens:
     def project(self, nodes: Tensor, weight: Tensor) -> Tensor:
         """Projected tokens of these nodes, without bias: (len(nodes), K + 1, h)."""
         rows = torch.stack([table[nodes] for table in self.hops], dim=1)
-        return functional.linear(rows.to(weight.device), weight)
+        return functional.linear(rows.to(weight.device, weight.dtype), weight)
 
     def projector(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
         """What maps nodes to their projected tokens while the weight stays as it is."""

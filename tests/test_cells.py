@@ -210,6 +210,12 @@ def test_shuffled_test_labels_change_the_score_but_not_one_prediction(
     assert blind["metrics"]["val"] == honest["metrics"]["val"]
 
 
+def test_matrix_products_do_not_hang_under_a_tight_memory_limit(stored: dict[str, Stored], tmp_path: Path) -> None:
+    cell = toy_cell(stored, model="multiplies")
+    record = run([cell], stored, tmp_path, memory_limit=24 * MB, time_limit=60.0).records[cell.key]
+    assert record["status"] == "ok"  # OpenBLAS wants 32 MB at its first product, and would wait for them for ever
+
+
 def test_a_model_may_live_outside_the_package(
     stored: dict[str, Stored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

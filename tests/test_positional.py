@@ -10,6 +10,7 @@ from graphs import ISOLATED, dense_adjacency, dense_laplacian, make_graph, path_
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
+from models import positional
 from models.positional import laplacian_eigenvectors
 
 
@@ -153,3 +154,39 @@ def test_cached_and_uncached_are_equal(tmp_path: Path) -> None:
     laplacian_eigenvectors(graph, 7, cache)
     laplacian_eigenvectors(random_graph(1), 6, cache)
     assert len(list_entries(tmp_path)) == 3  # another count and another graph are other entries
+
+
+# -- the solver of large graphs ---------------------------------------------------------------------------------------
+
+
+def communities(nodes: int = 600, groups: int = 6) -> Graph:
+    """Groups of nodes with many edges inside and few between, and a separate triangle at the end."""
+    rng = np.random.default_rng(3)
+    group = np.arange(nodes) % groups
+    first, second = np.triu_indices(nodes, 1)
+    chance = np.where(group[first] == group[second], 0.2, 0.005)
+    chosen = rng.random(len(first)) < chance
+    edges = list(zip(first[chosen].tolist(), second[chosen].tolist(), strict=True))
+    return make_graph(nodes + 3, [*edges, (nodes, nodes + 1), (nodes + 1, nodes + 2), (nodes, nodes + 2)])
+
+
+@pytest.mark.parametrize("count", [3, 10])
+def test_the_solver_of_large_graphs_agrees_with_a_dense_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    graph = communities()
+    expected = np.linalg.eigvalsh(dense_laplacian(graph))
+    assert expected[1] < 1e-9 < expected[2]  # the communities' component and the triangle
+    monkeypatch.setattr(positional, "_LARGE", 600)
+    monkeypatch.setattr(positional, "_LARGE_TOLERANCE", 1e-5)
+    monkeypatch.setattr(positional, "_lanczos", None)  # not asked
+    vectors = eigenvectors(graph, count)
+    values = assert_positive_eigenvectors(graph, vectors)
+    np.testing.assert_allclose(values, expected[2 : 2 + count], atol=1e-5)
+    np.testing.assert_array_equal(vectors, eigenvectors(graph, count))
+
+
+def test_both_solvers_span_the_same_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = communities()
+    exact = eigenvectors(graph, 5)  # six communities: five eigenvalues well apart from the rest
+    monkeypatch.setattr(positional, "_LARGE", 600)
+    overlap = np.linalg.svd(exact.T @ eigenvectors(graph, 5), compute_uv=False)
+    np.testing.assert_allclose(overlap, 1.0, atol=1e-5)

@@ -107,6 +107,25 @@ def test_tokens_of_many_hops_serve_fewer_and_are_extended_for_more(tmp_path: Pat
     assert extended.tobytes() == materialised(graph, empty, 7).tobytes()
 
 
+def test_tokens_in_half_precision_take_half_the_bytes_and_are_right_to_their_last_digit(tmp_path: Path) -> None:
+    graph, hops = random_graph(), 5
+    structure = structure_of(graph, 4)
+    cache = PrepareCache(tmp_path)
+    tokens = MaterialisedTokens.build(graph, structure, hops, cache, KEY, "float16")
+    assert {table.dtype for table in tokens.hops} == {torch.float16}
+    assert sum(table.nbytes for table in tokens.hops) == 60 * 24 * 6 * 2
+    exact = dense_tokens(graph, structure, hops)
+    # Each hop adds a rounding of at most 2^-11 of the largest entry, and Â never lengthens a vector.
+    np.testing.assert_allclose(
+        torch.stack(tokens.hops, 1), exact, atol=float(6 * np.sqrt(60) * np.abs(exact).max() / 2**11)
+    )
+    weight = torch.randn(8, 24)
+    projected = tokens.project(torch.tensor([3, 59]), weight)
+    assert projected.dtype == torch.float32
+    np.testing.assert_allclose(projected, exact[[3, 59]] @ weight.numpy().T, atol=0.05)
+    assert materialised(graph, structure, hops, cache).dtype == np.float32  # an entry of its own
+
+
 # -- both strategies --------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 import threadpoolctl
 import torch
+from scipy.linalg import blas
 from torch import Tensor, nn
 
 from bench.data.graph import UNKNOWN_LABEL, Graph, Split
@@ -84,6 +85,18 @@ class Spy(Toy):
             "deterministic": str(torch.are_deterministic_algorithms_enabled()),
             "dgl": str("dgl" in sys.modules),
         }
+
+
+class Multiplies(Toy):
+    """Needs both copies of OpenBLAS, numpy's and scipy's, while it prepares."""
+
+    name = "multiplies"
+
+    @classmethod
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
+        square = np.ones((40, 40))
+        assert (square @ square == blas.dgemm(1.0, square, square)).all()
+        return super().prepare(graph, split, config, seed, cache)
 
 
 class Raises(Toy):
