@@ -125,7 +125,7 @@ class NAGphormer(Model):
 
     def __init__(self, graph: Graph, prepared: MaterialisedTokens | ProjectedTokens, config: NAGphormerConfig) -> None:
         super().__init__(graph, prepared, config)
-        self.sequences = prepared
+        self.sequences, self.num_classes = prepared, graph.num_classes
         self.project = nn.Linear(prepared.width, config.hidden)
         self.encoder = nn.Sequential(*[EncoderLayer(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.hidden)
@@ -194,7 +194,7 @@ class NAGphormer(Model):
     def predict(self, nodes: Tensor) -> Tensor:
         project = self.sequences.projector(self.project.weight)
         # One array for all: kept apart, logits would lie between the freed blocks of every chunk and hold them back.
-        logits = torch.empty((len(nodes), self.classifier[-1].out_features), device=self.device)
+        logits = torch.empty((len(nodes), self.num_classes), device=self.device)
         places = self.batches(torch.arange(len(nodes)), training=False)
         for batch, place in zip(self.batches(nodes, training=False), places, strict=True):
             logits[place.to(self.device)] = self.classify(project(batch))

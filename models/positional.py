@@ -134,7 +134,7 @@ def _normalized_with_zero_modes(graph: Graph, precision: type) -> tuple[sp.csr_a
     """D^-1/2 A D^-1/2, and its eigenvectors of eigenvalue 1: one sparse column per component with edges."""
     degrees = graph.degrees.astype(np.float64)
     adjacency = sp.csr_array(graph.adjacency().astype(precision))
-    scale = (1.0 / np.sqrt(np.maximum(degrees, 1.0))).astype(precision)
+    scale: np.ndarray = (1.0 / np.sqrt(np.maximum(degrees, 1.0))).astype(precision)
     scale_entries(adjacency.indptr, adjacency.indices, adjacency.data, scale)
     components, member = connected_components(adjacency, directed=False)
     volume = np.bincount(member, weights=degrees, minlength=components)
