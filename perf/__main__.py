@@ -13,12 +13,22 @@ from bench.text import nearest
 from perf.cases import NAGPHORMER_CASES, Case, Options, Skipped
 from perf.edges import EdgeAttention
 from perf.full_batch import FullBatch
+from perf.large import Inference, Preparation, Scaling
 from perf.measure import Failed
 from perf.push import Push
 from perf.report import BigReport
 from perf.table import Row, format_table
 
-CASES: tuple[Case, ...] = (*NAGPHORMER_CASES, Push(), FullBatch(), EdgeAttention(), BigReport())
+CASES: tuple[Case, ...] = (
+    *NAGPHORMER_CASES,
+    Preparation(),
+    Inference(),
+    Scaling(),
+    Push(),
+    FullBatch(),
+    EdgeAttention(),
+    BigReport(),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

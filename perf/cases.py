@@ -150,34 +150,7 @@ def write_split(path: Path, graph: Graph, rule: str, few: int | None = None) -> 
     return path
 
 
-# -- the large graph, and the harness itself --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Hop2Token:
-    """Ten hops on the largest graph, each stored on disk as a cell stores it."""
-
-    name: str = "hop2token-amazon2m"
-    dataset: str = "amazon2m-twin"
-    hops: int = 10
-    seconds: float = 300
-    anonymous: float = 16  # GiB
-
-    @property
-    def about(self) -> str:
-        return f"Hop2Token with K = {self.hops} on {self.dataset} (generated on first use)"
-
-    def run(self, options: Options) -> list[Row]:
-        small, large = open_data("digits", options), open_data(self.dataset, options)
-        options.say(f"{self.name}: warming up")
-        measure({"kind": "hop2token", "folder": str(small.folder), "hops": 2}, options.threads)
-        options.say(f"{self.name}: measuring")
-        result = measure({"kind": "hop2token", "folder": str(large.folder), "hops": self.hops}, options.threads)
-        return [
-            Row(self.name, "seconds", result.values["seconds"], limit=self.seconds),
-            Row(self.name, "peak anonymous memory, GiB", result.peak_anonymous / GiB, limit=self.anonymous),
-            Row(self.name, "peak memory with mapped files, GiB", result.peak_resident / GiB),
-        ]
+# -- the harness itself ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -214,6 +187,5 @@ NAGPHORMER_CASES: tuple[Case, ...] = (
     Versus("pubmed", epochs=2, per_epoch=0.95),
     Versus("cs", epochs=2, per_epoch=1.3, before=10, memory=2),
     Versus("physics", epochs=2, per_epoch=2.5, before=10, memory=10),
-    Hop2Token(),
     Overhead(),
 )

@@ -90,21 +90,7 @@ def epoch_seconds(moments: list[tuple[int, float]]) -> list[float]:
     return seconds
 
 
-def run_hop2token(task: Task) -> dict[str, Any]:
-    """All hops of a large graph's features, as `prepare` stores them."""
-    from bench.prepared import PrepareCache
-    from bench.process import use_threads
-    from models.tokens import MaterialisedTokens
-
-    use_threads(task["threads"])
-    graph = open_arrays(Path(task["folder"]))
-    structure = np.zeros((graph.num_nodes, 0), dtype=np.float32)
-    start = time.perf_counter()
-    MaterialisedTokens.build(graph, structure, task["hops"], PrepareCache(Path(task["cache"])), {"encoding": 0})
-    return {"seconds": time.perf_counter() - start}
-
-
-KINDS = {"reference": run_reference, "ours": run_ours, "hop2token": run_hop2token}  # others are "module:function"
+KINDS = {"reference": run_reference, "ours": run_ours}  # others are "module:function"
 
 
 def high_water() -> int:
