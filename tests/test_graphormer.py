@@ -362,11 +362,11 @@ def test_number_of_parameters() -> None:
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_port() -> None:
+def test_defaults_are_those_of_the_port_but_for_learning_rate_and_dropout() -> None:
     c = GraphormerConfig()
     assert (c.layers, c.heads, c.hidden, c.distances) == (2, 4, 64, 20)
-    assert (c.dropout, c.mlp_dropout, c.attention_dropout) == (0.2, 0.2, 0.0)
-    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 5e-4, 1e-5, 5.0)
+    assert (c.dropout, c.mlp_dropout, c.attention_dropout) == (0.5, 0.5, 0.0)
+    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 5e-3, 1e-5, 5.0)
     assert (c.schedule, c.warmup_updates, c.decay_updates, c.max_epochs) == ("warmup-cosine", 10, 200, 200)
     assert c.batch_size == 0 and not Graphormer.settings
 
