@@ -114,6 +114,9 @@ def test_pack_holds_everything_and_names_nobody(results: Path, tmp_path: Path) -
     reports, archive = tmp_path / "reports", tmp_path / "all.tar.gz"
     reports.mkdir()
     (reports / "index.html").write_text("a page")
+    for folder in ("frontier/ledger", "pilots/ledger"):
+        (results / folder).mkdir(parents=True)
+        (results / folder / "one.jsonl").touch()
     code, _ = bench("pack", archive, "--results", results, "--reports", reports)
     assert code == 0
     with tarfile.open(archive) as file:
@@ -121,6 +124,7 @@ def test_pack_holds_everything_and_names_nobody(results: Path, tmp_path: Path) -
         passports = file.extractfile("passports.json")
         assert passports is not None
         assert json.load(passports)["photo"]["fingerprints"] == ["photo".ljust(32, "f")]
-    assert {"environments.json", "reports/index.html"} <= members.keys()
+    assert {"environments.json", "reports/index.html", "results/frontier/ledger/one.jsonl"} <= members.keys()
+    assert "results/pilots/ledger/one.jsonl" not in members  # trainings of two epochs say nothing to a reviewer
     assert sum(name.startswith("results/predictions/") for name in members) == 20
     assert all((member.uid, member.uname, member.gname) == (0, "", "") for member in members.values())

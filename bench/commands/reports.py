@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from bench.commands.frontier import FRONTIER
 from bench.console import say, show_table, waiting_for
 from bench.data.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
@@ -167,11 +168,11 @@ def _verdict(result: PairedComparison) -> str:
 
 
 def pack(results: Path, reports: Path, archive: Path) -> int:
-    """One archive with everything a reviewer needs: ledger, predictions, tuned settings, passports, reports."""
+    """One archive for a reviewer: ledger, predictions, tuned settings, memory frontiers, passports, reports."""
     console = Console()
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results")
-    parts = ("ledger", "predictions", "tuning", *TUNED_LANES)
+    parts = ("ledger", "predictions", "tuning", *TUNED_LANES, FRONTIER)
     members = {f"results/{name}": path for name, path in _files(results, parts)}
     if reports.is_dir():
         members |= {f"reports/{name}": path for name, path in _files(reports, ("",))}
