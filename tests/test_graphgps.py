@@ -60,7 +60,9 @@ def test_the_layer_is_pyg_s_with_the_same_weights(norm: str, training: bool) -> 
 
     graph = loopless()
     torch.manual_seed(0)
-    ours = with_random_weights(Layer(GraphGPSConfig(hidden=12, heads=3, dropout=0.0, norm=norm, encoding="none")))
+    ours = with_random_weights(
+        Layer(GraphGPSConfig(hidden=12, heads=3, attention="transformer", dropout=0.0, norm=norm, encoding="none"))
+    )
     theirs = GPSConv(12, GCNConv(12, 12), heads=3, act="gelu", norm="batch_norm" if norm == "batch" else None)
     pairs: list[tuple[Any, Any]] = [
         (theirs.conv.lin.weight, ours.convolution.weight),
@@ -127,7 +129,7 @@ def test_attention_dropout_keeps_the_expectation_and_acts_in_training_only(monke
     monkeypatch.setattr(graphormer, "_QUERIES", 8)  # so that several tiles are needed
     monkeypatch.setattr(graphormer, "_KEYS", 9)
     torch.manual_seed(0)
-    config = GraphGPSConfig(hidden=12, heads=3, attention_dropout=0.4, encoding="none")
+    config = GraphGPSConfig(hidden=12, heads=3, attention="transformer", attention_dropout=0.4, encoding="none")
     attention = with_random_weights(Attention(config))
     x = torch.randn(20, 12)
     quiet = attention.eval()(x, x).detach()
@@ -323,7 +325,14 @@ def dense_logits(graph: Graph, model: GraphGPS, weights: dict[str, Tensor]) -> T
     return linear(hidden, weights, "classifier")
 
 
-SMALL: dict[str, Any] = {"hidden": 12, "heads": 3, "frequency_width": 3, "walk_width": 2, "steps": 5}
+SMALL: dict[str, Any] = {
+    "attention": "transformer",
+    "hidden": 12,
+    "heads": 3,
+    "frequency_width": 3,
+    "walk_width": 2,
+    "steps": 5,
+}
 
 
 def with_small_weights(model: GraphGPS) -> GraphGPS:
@@ -385,12 +394,13 @@ def test_each_dropout_acts_in_training_only(attention: Any, name: str) -> None:
 # -- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_defaults_are_the_authors_for_a_single_graph() -> None:
+def test_defaults_are_the_authors_for_a_single_graph_but_for_learning_rate_and_attention() -> None:
     c = GraphGPSConfig()
+    assert c.attention == "performer"
     assert (c.layers, c.heads, c.hidden, c.dropout, c.attention_dropout) == (2, 4, 64, 0.2, 0.0)
     assert (c.norm, c.frequencies, c.frequency_width, c.steps, c.walk_width) == ("none", 4, 4, 16, 16)
     assert (c.head_width, c.directions) == (64, int(64 * math.log(64)))
-    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 5e-4, 1e-5, 1.0)
+    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 5e-3, 1e-5, 1.0)
     assert (c.schedule, c.warmup_updates, c.decay_updates, c.max_epochs) == ("warmup-cosine", 10, 200, 200)
     assert not GraphGPS.settings
 
@@ -407,7 +417,7 @@ def test_choices_say_what_was_run() -> None:
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"hidden": 10, "heads": 4}, "multiple of heads"),
+        ({"hidden": 10, "heads": 4, "attention": "transformer"}, "multiple of heads"),
         ({"hidden": 20, "encoding": "both"}, "must exceed"),
         ({"hidden": 16, "encoding": "random-walk"}, "must exceed"),
     ],
