@@ -85,6 +85,8 @@ def _filtered_subspace(adjacency: sp.csr_array, modes: sp.csr_array, count: int)
 
     Chebyshev-filtered subspace iteration (Zhou, Saad, Tiago, Chelikowsky 2006): a polynomial that is at most 1 on the
     eigenvalues from -1 to the smallest one of the block lifts those above; then Rayleigh and Ritz sort the block out.
+    Where more eigenvalues than the block is wide lie close together, the last round's vectors are taken as they are:
+    mixtures of eigenvectors of nearly the same eigenvalue.
     """
     size, across = adjacency.shape[0], sp.csr_array(modes.T)
 

@@ -59,6 +59,8 @@ class Preparation:
         result = self._measure(large, options, hops=self.hops)
         values = result.values
         gathered = values["gathered"] / GB
+        options.say(f"{self.name}: measuring with tokens in float16")
+        half = self._measure(large, options, hops=self.hops, storage="float16").values
         return [
             Row(self.name, "seconds for the encoding", values["encoding"]),
             Row(self.name, "seconds for the hops", values["hops"], limit=self.hop_seconds),
@@ -68,40 +70,55 @@ class Preparation:
             Row(self.name, "GB that the hops read and write", gathered),
             Row(self.name, "seconds for these at the speed of a plain copy", gathered / values["copy"]),
             Row(self.name, "seconds for the products alone, nothing stored", values["products"]),
+            Row(self.name, "seconds for one product, nodes reordered", values["reordered"], values["one"]),
+            Row(self.name, "seconds for the hops, float16", half["hops"], values["hops"]),
+            Row(self.name, "GB of tokens on disk, float16", half["stored"] / GB, values["stored"] / GB),
         ]
 
-    def _measure(self, folder: Path, options: Options, hops: int) -> Measurement:
+    def _measure(self, folder: Path, options: Options, hops: int, storage: str = "float32") -> Measurement:
         task = {"kind": "perf.large:prepare", "folder": str(folder), "hops": hops, "encoding": self.encoding}
-        return measure(task, options.threads)
+        return measure({**task, "storage": storage}, options.threads)
 
 
 def prepare(task: dict[str, Any]) -> dict[str, Any]:
-    """In the measured process: the encoding, the hops as they are stored, and the hops' products alone."""
+    """In the measured process: the encoding and the hops as a cell prepares them, then the hops' products alone."""
+    import threadpoolctl
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
     from bench.prepared import PrepareCache
     from bench.process import use_threads
     from models.positional import laplacian_eigenvectors, laplacian_key
     from models.propagation import normalized_adjacency, sparse_dense
 
     use_threads(task["threads"])
+    threadpoolctl.threadpool_limits(1, user_api="blas")  # as in a worker
     graph = open_arrays(Path(task["folder"]))
     cache = PrepareCache(Path(task["cache"]))
     with _clock() as encoding:
         structure = laplacian_eigenvectors(graph, task["encoding"], cache)
+    key = {"encoding": laplacian_key(task["encoding"])}
     with _clock() as hops:
-        tokens = MaterialisedTokens.build(
-            graph, structure, task["hops"], cache, {"encoding": laplacian_key(task["encoding"])}
-        )
-    matrix, table = normalized_adjacency(graph), tokens.hops[0].numpy()
+        tokens = MaterialisedTokens.build(graph, structure, task["hops"], cache, key, task["storage"])
+    matrix, table = normalized_adjacency(graph), tokens.hops[0].float().numpy()
     with _clock() as products:
         for _ in range(task["hops"]):
             table = sparse_dense(matrix, table)
+    with _clock() as one:
+        sparse_dense(matrix, table)
+    order = reverse_cuthill_mckee(matrix, symmetric_mode=True)
+    matrix = matrix[order][:, order]
+    with _clock() as reordered:
+        sparse_dense(matrix, table)
     row = 4 * tokens.width
     per_hop = matrix.nnz * (8 + row) + graph.num_nodes * (4 + row)  # columns, weights, gathered rows; pointers, result
     return {
         "encoding": encoding[0],
         "hops": hops[0],
         "products": products[0],
+        "one": one[0],
+        "reordered": reordered[0],
         "gathered": per_hop * task["hops"],
+        "stored": sum(hop.nbytes for hop in tokens.hops),
         "copy": copy_speed(),
     }
 
@@ -220,7 +237,6 @@ class Scaling:
         return f"Hop2Token (K = {self.hops}) and inference (h = {self.hidden}) on 1/16, 1/4 and all of {self.dataset}"
 
     def run(self, options: Options) -> list[Row]:
-        _open(self.dataset, options)
         taken: dict[str, list[float]] = {"hops": [], "inference": []}
         for share in self.shares:
             task = {"kind": "perf.large:grow", "share": share, **asdict(self)}

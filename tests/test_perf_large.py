@@ -20,11 +20,14 @@ def test_preparation_counts_the_bytes_of_every_hop(tmp_path: Path, monkeypatch: 
     graph = random_graph()
     monkeypatch.setattr(large, "open_arrays", lambda folder: graph)
     monkeypatch.setattr(large, "copy_speed", lambda: 1.0)
-    values = large.prepare({"threads": 1, "folder": "", "cache": str(tmp_path), "hops": 2, "encoding": 3})
+    values = large.prepare(
+        {"threads": 1, "folder": "", "cache": str(tmp_path), "hops": 2, "encoding": 3, "storage": "float16"}
+    )
     entries = graph.num_entries + 60  # Â has a self-loop for every node, in a place of its own but for one
     entries -= int(graph.adjacency().diagonal().sum())
     width = 4 * (20 + 3)
     assert values["gathered"] == 2 * (entries * (4 + 4 + width) + 60 * (4 + width))
+    assert values["stored"] == 60 * (20 + 3) * 3 * 2
     assert min(values["encoding"], values["hops"], values["products"]) > 0.0
 
 

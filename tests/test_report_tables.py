@@ -34,8 +34,10 @@ def tables(found: Findings) -> dict[str, Table]:
     return {table.name: table for table in all_tables(found)}
 
 
-def place(table: Table, row: str, column: str) -> Entry:
-    [found] = [entries for entries in table.rows if entries[0].text == row]
+def place(table: Table, row: str, column: str, method: str = "") -> Entry:
+    [found] = [
+        entries for entries in table.rows if entries[0].text == row and (not method or entries[1].text == method)
+    ]
     return found[table.header.index(column)]
 
 
@@ -117,8 +119,21 @@ def test_gains_are_paired_differences(tmp_path: Path) -> None:
     assert place(table, "NAGphormer+, gain", "Photo").text == "–"
 
 
+def test_a_sweep_in_numbers_has_the_graphs_that_only_we_ran_it_on(tmp_path: Path) -> None:
+    records = [
+        record
+        for hops, accuracy in ((4, 95.0), (6, 94.0))
+        for record in made_up_records("nagphormer", "photo", [accuracy], settings={"layers": 1, "hops": hops})
+    ]
+    table = tables(findings(tmp_path, records))["hops"]
+    # no column for Pubmed, where there is no record
+    assert table.header[1:] == ("AMiner-CS", "Reddit", "Amazon2M", "Photo (not in the paper)")
+    texts = {row[0].text: row[-1].text for row in table.rows if row[-1].keys}
+    assert texts == {"NAGphormer, hops=4": "95.00 (1)", "NAGphormer, hops=6": "94.00 (1)"}
+
+
 def test_twins_never_stand_in_a_real_column(tmp_path: Path) -> None:
-    records = made_up_records("nagphormer", "reddit-twin", [50.0], seconds=123.0, settings=COST)
+    records = made_up_records("nagphormer", "reddit-twin", [50.0], seconds=123.0, settings=COST, purpose="cost")
     found = tables(findings(tmp_path, records))
     assert all(
         row[table.header.index("Reddit")].text in ("–", "") for table in [found["accuracy-large"]] for row in table.rows
@@ -126,16 +141,105 @@ def test_twins_never_stand_in_a_real_column(tmp_path: Path) -> None:
     cost = found["cost"]
     [row] = [row for row in cost.rows if row[0].text == datasets()["reddit-twin"].title and row[1].text == "NAGphormer"]
     values = dict(zip(cost.header, (item.text for item in row), strict=True))
-    assert values["train s"] == "123" and values["s per epoch"] == "24.6" and values["memory MB"] == "300"
-    assert (values["paper: GPU MB"], values["paper: s"]) == ("1,925", "20.72")
+    assert values["s per epoch"] == "24.6" and values["memory MB"] == "300"  # 123 s for 5 epochs
+    assert (values["paper: GPU MB"], values["paper: s"]) == ("", "")  # of another machine, and of the dataset itself
+    of_reddit = place(cost, "Reddit", "paper: s", method="NAGphormer")
+    assert of_reddit.text == "20.72"
 
 
 def test_timings_of_two_machines_are_two_rows(tmp_path: Path) -> None:
-    first, second = made_up_records("nagphormer", "reddit-twin", [50.0, 51.0], settings=COST)
+    first, second = made_up_records("nagphormer", "reddit-twin", [50.0, 51.0], settings=COST, purpose="cost")
     second["environment"] = {**second["environment"], "processor": "Another 2"}
     cost = tables(findings(tmp_path, [first, second]))["cost"]
     machines = {row[cost.header.index("machine")].text for row in cost.rows if row[0].keys or row[2].keys}
     assert machines == {"Paper Tiger 1, 2 thread(s)", "Another 2, 2 thread(s)"}
+
+
+def cost_record(model: str, epoch: float, thousand: float, memory: int, **others: Any) -> dict[str, Any]:
+    """20 epochs on Amazon2M's twin after 7 s of preparation, inference measured on 200,000 nodes."""
+    [found] = made_up_records(model, "amazon2m-twin", [50.0], settings=COST, purpose="cost", memory=memory, **others)
+    found["training"]["epochs"] = 20
+    found["phases"]["preprocess"]["seconds"] = 7.0
+    found["phases"]["train"] |= {
+        "seconds": 999.0,
+        "first_evaluation": [1, 9.0],
+        "last_evaluation": [11, 9.0 + 10 * epoch],
+    }
+    found["phases"]["infer"] |= {"seconds": 200 * thousand, "nodes": 200_000}
+    return found
+
+
+TWIN = "Amazon2M (twin)"
+TIME, MEMORY = "time × NAGphormer, ours / paper", "memory × NAGphormer, ours / paper"
+
+
+def test_costs_stand_as_ratios_beside_the_papers_with_the_whole_pipeline(tmp_path: Path) -> None:
+    records = [
+        cost_record("nagphormer", epoch=2.0, thousand=0.01, memory=500_000_000),
+        cost_record("pprgo", epoch=1.0, thousand=0.04, memory=250_000_000),
+    ]
+    cost = tables(findings(tmp_path, records))["cost"]
+    # of 2,449,029 nodes: 20 * 2 + 2449.029 * 0.01 = 64.49029 and 20 * 1 + 2449.029 * 0.04 = 117.96116, + 7 before it
+    assert place(cost, TWIN, "train + infer s", "NAGphormer").value == pytest.approx(64.49029)
+    assert place(cost, TWIN, "train + infer s", "PPRGo").value == pytest.approx(117.96116)
+    assert place(cost, TWIN, "whole pipeline s", "PPRGo").value == pytest.approx(124.96116)
+    assert place(cost, TWIN, TIME, "NAGphormer").text == "1 / 1"
+    ratio = place(cost, TWIN, TIME, "PPRGo")
+    assert ratio.text == "1.83 / 2.6"  # 117.96116 / 64.49029, the paper has 152.62 / 58.66
+    assert set(ratio.keys) == {record["key"] for record in records}
+    assert place(cost, TWIN, MEMORY, "PPRGo").text == "0.5 / 0.539"  # 1097 / 2035
+    assert place(cost, TWIN, "whole pipeline × NAGphormer", "PPRGo").text == "1.75"  # 124.96116 / 71.49029
+    assert place(cost, "Amazon2M", TIME, "PPRGo").text == "– / 2.6"  # not run there
+    assert place(cost, "Amazon2M", "paper: s", "PPRGo").text == "152.62"
+    caption = " ".join(cost.caption)
+    assert "measured on 200,000 of 2,449,029 nodes of Amazon2M (twin)" in caption
+    assert "whole pipeline s: preprocess s + train + infer s" in caption and "fixed number of epochs" in caption
+
+
+@pytest.mark.parametrize("reason", ["disturbed", "machine", "epochs"])
+def test_nothing_is_divided_by_what_cannot_be_compared(tmp_path: Path, reason: str) -> None:
+    reference = cost_record("nagphormer", 2.0, 0.01, 10**9, others=1.5 if reason == "disturbed" else 0.0)
+    if reason == "machine":
+        reference["environment"] = {**reference["environment"], "processor": "Another 2"}
+    if reason == "epochs":
+        reference["training"]["epochs"] = 10
+    cost = tables(findings(tmp_path, [reference, cost_record("pprgo", 1.0, 0.04, 10**9)]))["cost"]
+    found = place(cost, TWIN, TIME, "PPRGo")
+    assert (found.text, found.keys) == ("– / 2.6", ())
+
+
+def test_the_cost_study_reads_measurements_and_the_others_do_not(tmp_path: Path) -> None:
+    """A plain run of the very same cell hides no measurement, nor does a measurement change another table."""
+    clean = cost_record("nagphormer", 2.0, 0.01, 10**9)
+    [later] = made_up_records("nagphormer", "amazon2m-twin", [50.0], settings=COST, seconds=5000.0)
+    later["started"] = "2027"
+    assert later["key"] == clean["key"]
+    cost = tables(findings(tmp_path / "a", [clean, later]))["cost"]
+    assert place(cost, TWIN, "s per epoch", "NAGphormer").text == "2"
+    alone = tables(findings(tmp_path / "b", [later]))["cost"]
+    assert not [row for row in alone.rows if row[0].text == TWIN]
+    [plain] = made_up_records("nagphormer", "photo", [90.0])
+    measured = {**made_up_records("nagphormer", "photo", [40.0], purpose="cost")[0], "started": "2027"}
+    accuracy = tables(findings(tmp_path / "c", [plain, failed(measured, "oom")]))["accuracy-small"]
+    assert place(accuracy, "NAGphormer", "Photo").text == "90.00 (1)"
+
+
+def test_one_machines_measurement_does_not_hide_anothers(tmp_path: Path) -> None:
+    here = cost_record("nagphormer", 2.0, 0.01, 10**9)
+    there = {**cost_record("nagphormer", 1.0, 0.01, 10**9), "started": "2027"}
+    there["environment"] = {**there["environment"], "processor": "Another 2"}
+    cost = tables(findings(tmp_path, [here, there]))["cost"]
+    epoch, machine = (cost.header.index(name) for name in ("s per epoch", "machine"))
+    assert {(row[machine].text, row[epoch].text) for row in cost.rows if row[0].text == TWIN} == {
+        ("Paper Tiger 1, 2 thread(s)", "2"),
+        ("Another 2, 2 thread(s)", "1"),
+    }
+
+
+def test_what_is_not_measured_yet_names_the_study_that_measures_it(tmp_path: Path) -> None:
+    cost = tables(findings(tmp_path, []))["cost"]
+    missing = place(cost, "Reddit", "preprocess s", "PPRGo")
+    assert missing.note == "python -m bench run --study cost --models pprgo --datasets reddit"
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 
 from bench.errors import UserError
 from bench.predictions import PredictionStore
-from bench.records import memory_used
+from bench.records import Record, machine_of, memory_used, under_load
 from bench.report.costs import MEGABYTE, by_machine
 from bench.report.drawing import PANEL, STYLE, Drawing, as_files, legend_below, logarithmic, looks, panels
 from bench.report.evidence import Trials
-from bench.report.findings import ACCURACY_STUDIES, Findings, dataset_title, model_title
+from bench.report.findings import ACCURACY_STUDIES, Findings, column_title, dataset_title, model_title
 from bench.report.rivals import Ranking
 from bench.report.scorecard import Score
 from bench.report.statistics import summarise
@@ -34,8 +34,8 @@ def all_figures(
     makers: dict[str, tuple[str, Callable[[], Figure | None]]] = {
         "scorecard": ("Ours minus the paper's, with the verdict", lambda: scorecard_figure(found)),
         "accuracy-and-cost": (
-            f"Accuracy against training time and memory, machine by machine ({BARS}); the dashed line joins the models "
-            "that no other beats in both",
+            f"Accuracy against memory and the time of undisturbed trainings, machine by machine ({BARS}); the dashed "
+            "line joins the models that no other beats in both",
             lambda: pareto_figure(findings),
         ),
         "trials": ("Every trial; the bar is the mean, n in brackets", lambda: spread_figure(findings)),
@@ -127,7 +127,7 @@ def sweep_figure(findings: Findings, study: str, setting: str, label: str) -> Fi
                 places, means, errors = zip(*shown, strict=True)
                 axis.errorbar(places, means, errors, label=model_title(model), capsize=3, **look)
         axis.set_xticks(sorted(set(values.values())))
-        axis.set(title=dataset_title(name), xlabel=label, ylabel="test accuracy, %")
+        axis.set(title=column_title(studies()[study], name), xlabel=label, ylabel="test accuracy, %")
     legend_below(figure, axes)
     return figure
 
@@ -207,44 +207,67 @@ def _accuracy_trials(findings: Findings) -> list[Trials]:
     return sorted(found, key=lambda trials: (names.index(trials.dataset), order.index(trials.model)))
 
 
+def _undisturbed_seconds(record: Record) -> float | None:
+    return record["phases"]["train"]["seconds"] if under_load(record) is False else None
+
+
+def _megabytes(record: Record) -> float | None:
+    """Other work on the machine does not change this."""
+    return None if (memory := memory_used(record)) is None else memory / MEGABYTE
+
+
+PARETO: dict[str, Callable[[Record], float | None]] = {
+    "training, s": _undisturbed_seconds,
+    "peak memory, MB": _megabytes,
+}
+
+
 def pareto_figure(findings: Findings) -> Figure | None:
-    """Accuracy against training seconds and against memory: a row of two panels per dataset and machine."""
+    """Accuracy against training seconds and against memory: a panel for each, per dataset and machine."""
     found = _accuracy_trials(findings)
-    places: dict[tuple[str, str], list[Trials]] = {}
-    for trials in found:
-        for machine in by_machine(trials.good):
-            places.setdefault((trials.dataset, machine), []).append(trials)
-    compared = {place: several for place, several in places.items() if len(several) > 1}
+    compared = [
+        (dataset, machine, label, several)
+        for dataset in _names(found)
+        for machine in sorted({machine_of(record) for t in found if t.dataset == dataset for record in t.good})
+        for label in PARETO
+        if len(several := _costs_on(machine, [t for t in found if t.dataset == dataset], PARETO[label])) > 1
+    ]
     if not compared:
         return None
-    many = len(compared) > 2  # then two datasets stand in a row
-    figure, axes = panels(2 * len(compared), 3.0, *((4, 2.8) if many else (2, PANEL)))
+    many = len(compared) > 4  # then two datasets stand in a row
+    figure, axes = panels(len(compared), 3.0, *((4, 2.8) if many else (2, PANEL)))
     shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
-    for at, ((dataset, machine), several) in enumerate(compared.items()):
-        measured = [by_machine(trials.good)[machine] for trials in several]
-        seconds = [float(np.median([r["phases"]["train"]["seconds"] for r in records])) for records in measured]
-        memory = [float(np.median([(memory_used(r) or np.nan) / MEGABYTE for r in records])) for records in measured]
-        for axis, costs, label in zip(
-            axes[2 * at :], (seconds, memory), ("training, s", "peak memory, MB"), strict=False
-        ):
-            for trials, cost in zip(several, costs, strict=True):
-                mean, error = _interval(trials)
-                axis.errorbar(
-                    [cost], [mean], [error], label=model_title(trials.model), capsize=2, linestyle="none",
-                    elinewidth=1, **shown_as[trials.model],
-                )  # fmt: skip
-            _front(axis, several, costs)
-            logarithmic(axis, costs)
-            axis.set(xlabel=label, ylabel="test accuracy, %")
-            axis.set_title(f"{dataset_title(dataset)}\n", loc="left")
-            axis.text(0, 1.02, machine, transform=axis.transAxes, fontsize=7, color="0.35")
+    for axis, (dataset, machine, label, several) in zip(axes, compared, strict=True):
+        for trials, cost in several:
+            mean, error = _interval(trials)
+            axis.errorbar(
+                [cost], [mean], [error], label=model_title(trials.model), capsize=2, linestyle="none",
+                elinewidth=1, **shown_as[trials.model],
+            )  # fmt: skip
+        _front(axis, several)
+        logarithmic(axis, [cost for _, cost in several])
+        axis.set(xlabel=label, ylabel="test accuracy, %")
+        axis.set_title(f"{dataset_title(dataset)}\n", loc="left")
+        axis.text(0, 1.02, machine, transform=axis.transAxes, fontsize=7, color="0.35")
     legend_below(figure, axes)
     return figure
 
 
-def _front(axis: Axes, shown: Sequence[Trials], costs: Sequence[float]) -> None:
+def _costs_on(
+    machine: str, found: Sequence[Trials], cost: Callable[[Record], float | None]
+) -> list[tuple[Trials, float]]:
+    """The models whose cost is known on this machine, each with the median over its trials."""
+    costs = []
+    for trials in found:
+        records = by_machine(trials.good).get(machine, [])
+        known = [value for record in records if (value := cost(record)) is not None]
+        costs += [(trials, float(np.median(known)))] if known else []
+    return costs
+
+
+def _front(axis: Axes, shown: Sequence[tuple[Trials, float]]) -> None:
     """The line through the models that nothing beats in both."""
-    points = sorted(zip(costs, (float(np.mean(trials.accuracies)) for trials in shown), strict=True))
+    points = sorted((cost, float(np.mean(trials.accuracies))) for trials, cost in shown)
     front, best = [], -np.inf
     for cost, accuracy in points:
         if accuracy > best:

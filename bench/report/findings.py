@@ -43,7 +43,7 @@ class Findings:
         for study in studies().values():
             for model, dataset, variant in study.combinations():
                 self._trials[study.name, model.name, dataset.name, variant.label] = evidence.trials(
-                    model, dataset, variant.settings, variant.label, setting.mode, setting.lane
+                    model, dataset, variant.settings, variant.label, setting.mode, setting.lane, study
                 )
 
     def trials(self, study: str, model: str, dataset: str, variant: str = "") -> Trials | None:
@@ -70,9 +70,10 @@ class Findings:
         return {model: np.array([found[seeds] for seeds in shared]) for model, found in scores.items()}
 
     def columns(self, study: Study) -> list[Dataset]:
-        """The datasets of a study's table: those of the paper, and the embedded graph where somebody has run it."""
-        embedded = [d for d in resolve(EMBEDDED) if any(t.records for t in self.of_study(study.name, d.name))]
-        return [*resolve(study.datasets), *embedded]
+        """The datasets of a study's table: those of the paper, and what only we ran it on where somebody has."""
+        ours = resolve(",".join(filter(None, [study.extra, EMBEDDED])))
+        tried = {trials.dataset for trials in self.of_study(study.name) if trials.records}
+        return [*resolve(study.datasets), *(dataset for dataset in ours if dataset.name in tried)]
 
     def in_table(self, study: str) -> list[Trials]:
         """The trials that stand in a study's table."""
@@ -123,6 +124,12 @@ def compare_pairs(ours: np.ndarray, theirs: np.ndarray, sizes: SplitSizes | None
 
 def model_title(name: str) -> str:
     return models()[name].title or name
+
+
+def column_title(study: Study, dataset: str) -> str:
+    """The dataset's title in this study; a graph on which the paper did not run it is named as such."""
+    ours = {each.name for each in resolve(study.extra)} if study.extra else set()
+    return f"{dataset_title(dataset)} (not in the paper)" if dataset in ours else dataset_title(dataset)
 
 
 def dataset_title(name: str) -> str:

@@ -11,7 +11,7 @@ from bench.registry import models
 from bench.report.comparisons import best_group
 from bench.report.costs import cost_table
 from bench.report.entries import accuracy_entry, gain_entry, protocol_lines
-from bench.report.findings import Findings, model_title
+from bench.report.findings import Findings, column_title, model_title
 from bench.report.statistics import MINIMUM_TRIALS, Refusal, minimum_detectable_difference
 from bench.report.table import Entry, Table, entry
 from bench.studies import Study, studies
@@ -134,7 +134,7 @@ def ablation_table(findings: Findings, study: Study, paper_table: str, lines: Se
     return Table(
         study.name,
         f"{study.shows}: {study.about}",
-        ("", *(dataset.title for dataset in columns)),
+        ("", *(column_title(study, dataset.name) for dataset in columns)),
         tuple(rows),
         (
             *protocol_lines(findings, study.name),
