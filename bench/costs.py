@@ -12,6 +12,7 @@ from bench.records import (
     LOADED,
     OK,
     Record,
+    machine_of,
     memory_used,
     prepared_bytes,
     seconds_per_epoch,
@@ -24,19 +25,19 @@ CLEAN, DISTURBED = "clean", "under load"
 
 
 def summarise_costs(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
-    """One row per dataset, model and whether others disturbed it; medians over n cells."""
-    groups: dict[tuple[str, str, str], list[Record]] = {}
+    """One row per dataset, model, machine and whether others disturbed it; medians over n cells."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
     for cell in cells:
         record = records.get(cell.key)
         if record is not None:
             state = record["status"] if record["status"] != OK else CLEAN if under_load(record) is False else DISTURBED
-            groups.setdefault((cell.dataset, cell.model, state), []).append(record)
+            groups.setdefault((cell.dataset, cell.model, state, machine_of(record)), []).append(record)
     rows = []
-    for (dataset, model, state), found in groups.items():
+    for (dataset, model, state, machine), found in groups.items():
         names = (context.dataset_titles.get(dataset, dataset), context.model_titles.get(model, model))
         measured = [_measured(cost, found) if state in (CLEAN, DISTURBED) else "" for cost in COSTS.values()]
-        rows.append((*names, *measured, str(len(found)), state))
-    return pd.DataFrame(rows, columns=["dataset", "model", *COSTS, "n", "measured"], dtype=object)
+        rows.append((*names, *measured, str(len(found)), state, machine))
+    return pd.DataFrame(rows, columns=["dataset", "model", *COSTS, "n", "measured", "machine"], dtype=object)
 
 
 def _measured(cost: Callable[[Record], float | None], records: Sequence[Record]) -> str:
@@ -65,7 +66,7 @@ def cost_caption(frame: pd.DataFrame, records_at: str) -> list[str]:
     ]
     if DISTURBED in set(frame["measured"]):
         lines.append(
-            f"under load: others used more than {LOADED:.0%} of the machine meanwhile. The same command measures these "
-            "again; on a quiet machine they become clean."
+            f"under load: others used more than {LOADED:.0%} of the cell's number of processors meanwhile. The same "
+            "command measures these again; on a quiet machine they become clean."
         )
     return [*lines, f"Records: {records_at}"]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bench.data.graph import Split
 from bench.environment import processor
 from bench.model import Recipe
 from bench.plan import Cell, canonical_json
@@ -84,10 +85,11 @@ class Speed:
         return Speed(fixed, epoch, between(self.memory, other.memory), between(self.disk, other.disk))
 
 
-def speed_of(record: Record, from_scratch: bool = False) -> Speed:
+def speed_of(record: Record, from_scratch: bool = False, nodes: int | None = None) -> Speed:
     """The speed that a finished record shows, whatever number of epochs it had.
 
-    `from_scratch` is for a cell that may not reuse what others have prepared.
+    `from_scratch` is for a cell that may not reuse what others have prepared, `nodes` is how many the cell predicts
+    (None: as many as the record did).
     """
     epoch, train = seconds_per_epoch(record), record["phases"]["train"]
     first = train.get("first_evaluation")
@@ -95,14 +97,16 @@ def speed_of(record: Record, from_scratch: bool = False) -> Speed:
     around = sum(phase["seconds"] for name, phase in record["phases"].items() if name != "train")
     if from_scratch:
         around += record["phases"]["preprocess"].get("reused_seconds") or 0.0
+    infer = record["phases"]["infer"]
+    if nodes is not None and infer.get("nodes"):
+        around += infer["seconds"] * (nodes / infer["nodes"] - 1)
     return Speed(around + once + record["overhead_seconds"], epoch, memory_used(record), prepared_bytes(record))
 
 
-@dataclass(frozen=True)
-class _Measured:
-    epochs: int
-    enough: bool
-    speed: Speed
+def inferred_nodes(split: Split, wanted: int | None) -> int:
+    """How many nodes a cell of this split predicts at its end; `wanted` as in bench.worker.Job.inference_nodes."""
+    val, test = len(split.val), len(split.test)
+    return val + test if wanted is None else min(len(split.train) + val + test, max(wanted, val + 1))
 
 
 def tells_enough(record: Record) -> bool:
@@ -128,25 +132,33 @@ class Forecaster:
     """Judges cells by what this machine has done before: speeds by its own records, epochs by anybody's."""
 
     def __init__(
-        self, records: Iterable[Record], threads: int, device: str = "cpu", from_scratch: bool = False
+        self,
+        records: Iterable[Record],
+        threads: int,
+        device: str = "cpu",
+        from_scratch: bool = False,
+        inferred: Callable[[Cell], int | None] = lambda cell: None,
     ) -> None:
-        self._from_scratch = from_scratch
+        """`inferred` says how many nodes a cell predicts at its end; None: as many as those before it."""
+        self._from_scratch, self._inferred = from_scratch, inferred
         self._here = (processor(), threads, device.partition(":")[0])
-        self._speeds: dict[tuple[str, str, str], list[_Measured]] = defaultdict(list)
+        self._measured: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
         self._beyond: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._ratios: dict[str, list[float]] = defaultdict(list)
         for record in records:
             if record["status"] == OK:
                 self.add(record)
 
+    def is_from_here(self, record: Record) -> bool:
+        """Whether it says how fast this machine is, with these threads on this kind of device."""
+        place = record["environment"]
+        return self._here == (place["processor"], place["threads"], str(place["device"]).partition(":")[0])
+
     def add(self, record: Record) -> None:
         """Learn from an `ok` record."""
-        environment, config = record["environment"], record["config"]
-        here = (environment["processor"], environment["threads"], str(environment["device"]).partition(":")[0])
-        if here == self._here:
-            work = (record["model"], record["data"], _work_per_epoch(config))
-            speed = speed_of(record, self._from_scratch)
-            self._speeds[work].append(_Measured(record["training"]["epochs"], tells_enough(record), speed))
+        config = record["config"]
+        if self.is_from_here(record):
+            self._measured[record["model"], record["data"], _work_per_epoch(config)].append(record)
         epochs, stopped_by = record["training"]["epochs"], record["training"]["stopped_by"]
         if config["stop"] != "never" and not _cut_short(record):
             patience = _patience(config)
@@ -160,14 +172,14 @@ class Forecaster:
         Of several, those that trained far shorter than the longest (pilots, capped runs) are not asked.
         """
         measured = [
-            one
-            for one in self._speeds.get((cell.model, cell.data, _work_per_epoch(cell.config)), ())
-            if one.enough or one.epochs >= cell.config["max_epochs"]
+            (record["training"]["epochs"], record)
+            for record in self._measured.get((cell.model, cell.data, _work_per_epoch(cell.config)), ())
+            if tells_enough(record) or record["training"]["epochs"] >= cell.config["max_epochs"]
         ]
         if not measured:
             return None
-        longest = max(one.epochs for one in measured)
-        found = [one.speed for one in measured if 2 * one.epochs >= longest]
+        longest, nodes = max(epochs for epochs, _ in measured), self._inferred(cell)
+        found = [speed_of(record, self._from_scratch, nodes) for epochs, record in measured if 2 * epochs >= longest]
         memory = [speed.memory for speed in found if speed.memory is not None]
         disk = [speed.disk for speed in found if speed.disk is not None]
         return Speed(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.data.catalogue import Dataset
+from bench.data.store import Stored
 from bench.data.twin_specs import TWINS
 from bench.estimate import Forecaster, Speed
+from bench.model import Model
 from bench.plan import Cell, canonical_json
+from bench.prepared import list_entries
 from bench.sizes import format_size
 
 RECORDS, PILOT, NEIGHBOURS = "records", "pilot", "neighbours"  # what a forecast can rest on
@@ -28,6 +31,7 @@ class Column:
     failure: str = ""  # what its pilot died of: the cells can be expected to do so too
     failed_after: float | None = None  # seconds
     at_least: bool = False  # the pilot ran out of time: it will take as long as this or longer
+    kept: int | None = None  # bytes of prepared arrays, as the model itself expects
 
     @property
     def first(self) -> Cell:
@@ -44,6 +48,11 @@ class Column:
     def total(self) -> float | None:
         """Of all cells that are to be run."""
         return None if self.seconds is None else len(self.todo) * self.seconds
+
+    @property
+    def disk(self) -> float | None:
+        """Bytes of prepared arrays: what the model says, else what records show; None where nobody knows."""
+        return self.kept if self.kept is not None or self.speed is None else self.speed.disk
 
 
 def make_columns(cells: Sequence[Cell], todo: Iterable[Cell]) -> list[Column]:
@@ -105,21 +114,62 @@ def fill_between(row: Sequence[Column]) -> None:
 # -- space on disk ----------------------------------------------------------------------------------------------------
 
 
-def prepared_size(columns: Iterable[Column]) -> float:
-    """Bytes of prepared arrays on disk; the variants of a model on a dataset share what they can."""
-    return sum(
-        max((column.speed.disk or 0.0 for column in row if column.speed), default=0.0) for row in rows_of(columns)
-    )
+@dataclass(frozen=True)
+class Room:
+    """Where prepared arrays are kept: bytes that are free, bytes of earlier ones, and the most that is kept."""
+
+    free: int
+    held: int
+    limit: int
+    private: bool = False  # each cell prepares for itself alone and keeps nothing
+
+    @property
+    def size(self) -> int:
+        """Bytes that arrays can take. Earlier ones go to make room, or are the very ones that are wanted."""
+        return min(self.limit, self.free + self.held)
 
 
-def space_warning(columns: Iterable[Column], free: int) -> str:
-    """What to say where the prepared arrays will not fit, otherwise nothing."""
-    size = prepared_size(column for column in columns if column.todo)
-    if size <= free:
+def find_room(folder: Path, limit: int, private: bool = False) -> Room:
+    """The room in a cache folder; a cell that prepares for itself can push nothing out."""
+    held = 0 if private else sum(entry.size for entry in list_entries(folder))
+    return Room(free_space(folder), held, limit, private)
+
+
+def ask_models(
+    columns: Iterable[Column], models: Iterable[type[Model]], stored: Mapping[str, Stored]
+) -> dict[str, str]:
+    """Note what each model expects to keep on disk; returns one line by model for those that fail to say."""
+    by_name, failures = {model.name: model for model in models}, {}
+    for column in columns:
+        model, graph = by_name[column.first.model], stored[column.first.dataset].graph
+        try:
+            column.kept = model.estimate_disk(graph, model.Config(**column.first.config))
+        except Exception as error:  # a matter of this model; its records may still tell
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            failures[model.name] = f"{model.name} cannot say what it will keep on disk: {reason}"
+    return failures
+
+
+def prepared_size(columns: Iterable[Column], private: bool = False) -> float:
+    """Bytes of prepared arrays on disk; the variants of a model on a dataset share what they can.
+
+    `private`: there are those of one cell at a time.
+    """
+    sizes = [max(column.disk or 0.0 for column in row) for row in rows_of(columns)]
+    return max(sizes, default=0.0) if private else sum(sizes)
+
+
+def space_warning(columns: Iterable[Column], room: Room) -> str:
+    """What to say where the prepared arrays will not fit, otherwise nothing; models may share some, hence "up to"."""
+    size = prepared_size((column for column in columns if column.todo), room.private)
+    if size <= room.size:
         return ""
+    held = f", {format_size(room.held)} taken by earlier ones that can go" if room.held else ""
     return (
-        f"the prepared arrays want {format_size(size)} of the disk and there are {format_size(free)}: what does not "
-        "fit stays in memory. Make room or set BENCH_CACHE to another folder."
+        f"the prepared arrays want up to {format_size(size)} of the disk, and there is room for "
+        f"{format_size(room.size)} ({format_size(room.free)} free{held}, {format_size(room.limit)} at most): what does "
+        "not fit stays in memory, or pushes out what others must then compute again. Make room or set BENCH_CACHE to "
+        "another folder."
     )
 
 

@@ -81,6 +81,11 @@ class Model(nn.Module):
         return None
 
     @classmethod
+    def estimate_disk(cls, graph: Graph, config: Any) -> int | None:
+        """Bytes of the arrays that `prepare` will put through its cache, or None where no honest estimate exists."""
+        return None
+
+    @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
         """Everything that is computed once, before the first step; what it puts through `cache` is shared by cells."""
         return None

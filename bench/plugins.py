@@ -20,7 +20,7 @@ from bench.data.canonical import RawGraph, canonical_graph
 from bench.data.catalogue import GROUPS, Dataset, datasets
 from bench.data.graph import Graph
 from bench.data.splits import parse_rule
-from bench.errors import BadData, UserError
+from bench.errors import BadData, MissingData, UserError
 from bench.registry import scan
 
 
@@ -60,13 +60,17 @@ def load_plugins(names: Sequence[str]) -> Plugins:
         try:
             module = _import(name)
             _register(module)
-        except Exception as error:  # whatever a plug-in does wrong, it is that plug-in's problem only
-            reason = " ".join(str(error).split())
-            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            loaded.broken.append(f"the plug-in '{name}' cannot be used: {kind}{reason}")
+        except (Exception, SystemExit) as error:  # whatever a plug-in does wrong, it is that plug-in's problem only
+            loaded.broken.append(f"the plug-in '{name}' cannot be used: {_in_words(error)}")
         else:
             loaded.paths += (str(_home(module)),)
     return loaded
+
+
+def _in_words(error: BaseException) -> str:
+    """What went wrong, in one line; a UserError says it all itself."""
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
 
 
 def _import(name: str) -> ModuleType:
@@ -126,14 +130,21 @@ def _entry(own: OwnDataset) -> Dataset:
     parse_rule(own.split_rule)
     name = own.name.lower()
 
+    whose = f"the dataset '{name}' of a plug-in"
+
     def load(root: Path | None) -> Graph:
         try:
-            return canonical_graph(name, own.read(), f"the dataset '{name}' of a plug-in")
-        except (UserError, MemoryError):
+            return canonical_graph(name, own.read(), whose)
+        except (BadData, MissingData):
             raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise BadData(f"the dataset '{name}' of a plug-in cannot be read: {reason}") from error
+        except (Exception, SystemExit) as error:
+            raise BadData(f"{whose} cannot be read: {_in_words(error)}") from error
+
+    def stamp(root: Path | None) -> str:
+        try:
+            return f"plug-in {own.stamp()}"
+        except (Exception, SystemExit) as error:
+            raise BadData(f"{whose} cannot be used, its stamp fails: {_in_words(error)}") from error
 
     return Dataset(
         name=name,
@@ -142,7 +153,7 @@ def _entry(own: OwnDataset) -> Dataset:
         split_rule=own.split_rule,
         settings_name=own.settings_name,
         load=load,
-        stamp=lambda root: f"plug-in {own.stamp()}",
+        stamp=stamp,
         aliases=tuple(alias.lower() for alias in own.aliases),
         conventions=(
             "symmetric union, unweighted, duplicates merged, self-loops and feature values as the plug-in has",

@@ -33,6 +33,7 @@ class PrepareCache:
     measured: float = 0.0  # seconds spent computing here
     reused: float = 0.0  # seconds that others had spent on what was found here
     hits: int = field(default=0)
+    _in_use: set[Path] = field(default_factory=set, init=False, repr=False)  # entries that were handed out as maps
 
     def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
         """The arrays named `what` for these dependencies (plain JSON values), computed only if nobody did before."""
@@ -47,12 +48,14 @@ class PrepareCache:
         if found is not None:
             self.hits += 1
             self.reused += found[1]
+            self._in_use.add(entry)
             return found[0]
         arrays, seconds = self._compute(compute)
         if self._make_room(sum(array.nbytes for array in arrays.values())):
             _write(entry, arrays, {**facts, "seconds": seconds})
             stored = _open(entry)
             if stored is not None:  # unless another process has evicted it already: the map, and the memory back
+                self._in_use.add(entry)
                 return stored[0]
         return arrays
 
@@ -71,18 +74,25 @@ class PrepareCache:
         return arrays, seconds
 
     def _make_room(self, size: int) -> bool:
-        """Evict the least recently used entries until `size` fits; False where it never will."""
-        if self.folder is None or size > self.limit or size > _free_bytes(self.folder):
+        """Evict the least recently used entries until `size` fits the limit and the disk; False where it never will.
+
+        What this very cell uses stays: its maps would hold the space on the disk all the same.
+        """
+        if self.folder is None:
             return False
         _remove_abandoned(self.folder)
         entries = sorted(list_entries(self.folder), key=lambda entry: entry.used)
-        total = sum(entry.size for entry in entries)
-        for entry in entries:
-            if total + size <= self.limit:
+        spare = [entry for entry in entries if entry.path not in self._in_use]
+        room = self.limit - sum(entry.size for entry in entries)
+        gain = sum(entry.size for entry in spare)
+        if size > min(room, _free_bytes(self.folder)) + gain:
+            return False  # and nothing was evicted in vain
+        for entry in spare:
+            if size <= min(room, _free_bytes(self.folder)):
                 break
             shutil.rmtree(entry.path, ignore_errors=True)
-            total -= entry.size
-        return True
+            room += entry.size
+        return size <= min(room, _free_bytes(self.folder))
 
 
 @dataclass(frozen=True)

@@ -117,29 +117,46 @@ def is_failure(record: Record) -> bool:
 
 
 def answering(
-    records: Iterable[Record], memory_limit: int | None, time_limit: float | None, purpose: str | None = None
+    records: Iterable[Record],
+    memory_limit: int | None,
+    time_limit: float | None,
+    purpose: str | None = None,
+    machine: str | None = None,
 ) -> Record | None:
     """The newest of these records that was made for this purpose and answers for these limits.
 
-    A purpose other than accuracy is to measure, which has to be done again where others have disturbed it.
+    A purpose other than accuracy is to measure, which has to be done again where others have disturbed it; `machine`,
+    as `machine_of` writes it, is where it has to have been done.
     """
     found = None
     for record in records:
         disturbed = purpose is not None and record["status"] == OK and under_load(record)
-        if record.get("purpose") == purpose and not disturbed and answers(record, memory_limit, time_limit):
+        elsewhere = machine is not None and machine_of(record) != machine
+        unfit = disturbed or elsewhere or record.get("purpose") != purpose
+        if not unfit and answers(record, memory_limit, time_limit):
             found = record
     return found
 
 
 # -- what it cost -----------------------------------------------------------------------------------------------------
 
-LOADED = 0.05  # of the machine's processors: as much as others may use before a measurement counts as disturbed
+LOADED = 0.05  # of the cell's own processors: as much as others may use before a measurement counts as disturbed
 
 
 def under_load(record: Record) -> bool | None:
-    """Whether other work disturbed the measurement; None where the record does not know."""
+    """Whether other work disturbed the measurement; None where the record does not know.
+
+    Older records do not say how many processors the cell could use: there it is all of the machine's.
+    """
     load = record.get("load")
-    return None if not load else bool(load["others"] > LOADED * load["processors"])
+    return None if not load else bool(load["others"] > LOADED * load.get("usable", load["processors"]))
+
+
+def machine_of(record: Record) -> str:
+    """What timings have in common that may stand in one column: devices and threads."""
+    environment = record["environment"]
+    devices = " with ".join(filter(None, [environment["gpu"], environment["processor"]]))
+    return f"{devices}, {environment['threads']} thread(s)"
 
 
 def seconds_per_epoch(record: Record) -> float:

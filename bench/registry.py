@@ -18,7 +18,7 @@ from bench.model import Model
 from bench.text import nearest
 
 PACKAGE = "models"
-IRRELEVANT = {"spaces", "estimate_memory"}  # parts of a model that no finished cell depends on
+IRRELEVANT = {"spaces", "estimate_memory", "estimate_disk"}  # parts of a model that no finished cell depends on
 EVERYTHING = "all"
 
 
@@ -171,7 +171,7 @@ def _imported(tree: ast.Module, package: str) -> list[str]:
 
 
 def _what_counts(tree: ast.Module) -> ast.Module:
-    """Drop what cannot change a result: docstrings, wherever they stand, search spaces and memory estimates."""
+    """Drop what cannot change a result: docstrings, wherever they stand, search spaces and estimates of size."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):

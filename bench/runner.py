@@ -7,22 +7,29 @@ nodes, scores what comes back and writes the record.
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 import numpy as np
+import torch
+from rich.console import Console
 
 from bench.claims import Claim, Claims
+from bench.console import say
 from bench.data.graph import UNKNOWN_LABEL, Split
 from bench.data.splits import draw_split, is_scored
 from bench.data.store import Stored
-from bench.environment import code_version
+from bench.environment import code_version, processor
 from bench.errors import UserError
 from bench.executors import Event, Executor, Outcome
 from bench.ledger import Ledger, check_writable
@@ -30,7 +37,7 @@ from bench.model import Model
 from bench.plan import Cell
 from bench.predictions import Predictions, PredictionStore
 from bench.recording import make_record
-from bench.records import OK, UNSUPPORTED, Record, answering, phase_seconds
+from bench.records import ERROR, OK, UNSUPPORTED, Record, answering, machine_of, phase_seconds, under_load
 from bench.registry import find_model, source_hash
 from bench.scoring import score
 from bench.staleness import Sources
@@ -40,6 +47,7 @@ from bench.worker import PROGRESS_INTERVAL, Job
 OnEvent = Callable[[Event], None]
 FindModel = Callable[[str], type[Model]]
 COST_NODES = 200_000  # nodes on which inference is measured where cost is the purpose, or all if there are fewer
+TURNS = Path(tempfile.gettempdir()) / f"nagphormer-bench-{os.getuid()}"  # where cost cells of this machine line up
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class RunOptions:
     stale: bool = False  # run again what an older source of the same model revision gave
     redo: bool = False  # run everything again
     threads: int = 1  # per worker
+    device: str = "cpu"  # or "cuda", "cuda:1": where cost is the purpose, only what was measured on it answers
     cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
     cache_limit: int = 40 * 2**30
     paths: tuple[str, ...] = ()  # where models outside the package are imported from
@@ -80,13 +89,25 @@ def pending(
     present = {name: source_hash(find(name)) for name in {cell.model for cell in cells if options.stale}}
     sources = Sources(ledger if options.stale else (), present)
     for cell in cells:
-        record = answering(ledger.of(cell.key), options.memory_limit, options.time_limit, options.purpose)
+        record = _answer(ledger.of(cell.key), options)
         stale = record is not None and options.stale and sources.is_stale(record)
         if record is None or options.redo or stale or record["status"] in options.retry:
             todo[cell.key] = cell
         else:
             answered[cell.key] = record
     return list(todo.values()), answered
+
+
+def _answer(records: Sequence[Record], options: RunOptions) -> Record | None:
+    """The record that makes another run needless; what it costs has to be known for this machine."""
+    machine = _machine(options.device, options.threads) if options.purpose == COST else None
+    return answering(records, options.memory_limit, options.time_limit, options.purpose, machine)
+
+
+@functools.cache
+def _machine(device: str, threads: int) -> str:
+    gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
+    return machine_of({"environment": {"processor": processor(), "gpu": gpu, "threads": threads}})
 
 
 def run_cells(
@@ -155,6 +176,8 @@ class _Run:
         self.summary = Summary()
         self._claims = Claims(ledger.results)
         self._held: dict[str, Claim] = {}
+        self._turn: Claim | None = None  # to measure on this machine
+        self._told_to_wait = False
         self._begun: dict[str, float] = {}
         self._appeared: dict[str, list[Record]] = {}  # records that were not there when the run was planned
         self._predictions = PredictionStore(ledger.results)
@@ -168,8 +191,11 @@ class _Run:
         while waiting:
             claimed_elsewhere = []
             for cell in waiting:
+                while self.options.purpose == COST and not self._take_turn(cell):
+                    yield None
                 claim = self._claims.take(cell.key, f"{cell.model}\t{cell.dataset}")
                 if claim is None:
+                    self._end_turn()
                     claimed_elsewhere.append(cell)
                     continue
                 self._held[cell.key] = claim
@@ -192,11 +218,61 @@ class _Run:
                 yield None  # the same cell is running, here or elsewhere: its record will answer for this one
             self._held[cell.key] = claim
             self.ledger.refresh()
-            job = None if self._answered(cell, self.ledger.of(cell.key)) else self._job(cell)
+            standing = _answer(self.ledger.of(cell.key), self.options)
+            answer = [standing] if standing is not None and self._may_answer(cell, standing) else []
+            job = None if self._answered(cell, answer) else self._job(cell)
             if job is None:
                 self._release(cell)
             else:
                 yield job
+
+    def _take_turn(self, cell: Cell) -> bool:
+        """Whether this cell may start: on one machine one cell at a time has its cost measured, whoever runs them."""
+        if self._turn is not None:
+            return False  # a cell of ours is at work
+        turns = Claims(TURNS)
+        self._turn = turns.take(COST, f"{cell.model} on {cell.dataset}")
+        if self._turn is None and not self._told_to_wait:
+            self._told_to_wait = True
+            say(Console(stderr=True), f"waiting: another run measures {turns.held().get(COST, 'cost')} on this machine")
+        return self._turn is not None
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.release()
+            self._turn = None
+
+    def _may_answer(self, cell: Cell, record: Record) -> bool:
+        """Whether running the cell now would give this; an error may be mended, the code or a file have changed."""
+        if record["status"] == ERROR:
+            return False
+        if record["source"] != self._source[cell.model] and Sources(self.ledger, self._source).is_stale(record):
+            return False
+        if record["status"] != OK:
+            return True
+        if "seconds" in cell.labels.get("objective", "") and not self._measured_alike(record):
+            return False
+        return self._has_curve(record)
+
+    def _measured_alike(self, record: Record) -> bool:
+        """Whether its seconds can be held against those of cells that run now."""
+        here = _machine(self.options.device, self.options.threads)
+        return machine_of(record) == here and under_load(record) is False
+
+    def _has_curve(self, record: Record) -> bool:
+        """Whether predictions and curve can be read; a damaged file is put aside, so that it can be written again."""
+        path = self._predictions.path(record["predictions"])
+        try:
+            self._predictions.load(record["predictions"])
+        except (UserError, EOFError, zlib.error):
+            with contextlib.suppress(OSError):  # it is missing, or whoever writes it again will complain
+                path.rename(path.with_suffix(".damaged"))
+            return False
+        try:
+            self._predictions.curve(record["predictions"], record["key"])
+        except UserError:  # of another cell with the same predictions
+            return False
+        return True
 
     def _done_elsewhere(self, cell: Cell) -> bool:
         """Whether another process has finished this cell since the run was planned."""
@@ -205,7 +281,7 @@ class _Run:
         return self._answered(cell, self._appeared.get(cell.key, []))
 
     def _answered(self, cell: Cell, records: Sequence[Record]) -> bool:
-        record = answering(records, self.options.memory_limit, self.options.time_limit, self.options.purpose)
+        record = _answer(records, self.options)
         if record is None:
             return False
         self.summary.records[cell.key] = record
@@ -244,7 +320,12 @@ class _Run:
     def _cache_folder(self, cell: Cell) -> Path | None:
         """Where the cell finds prepared arrays; one whose cost is measured has to prepare everything itself."""
         folder = self.options.cache_folder
-        return folder / f".cost-{cell.key}" if folder is not None and self.options.purpose == COST else folder
+        if folder is None or self.options.purpose != COST:
+            return folder
+        own = folder / f".cost-{cell.key}"
+        if own.exists():  # an earlier attempt was killed
+            shutil.rmtree(own)
+        return own
 
     def finish(self, outcome: Outcome) -> None:
         """Score, store and record what came of a job, then let go of its cell."""
@@ -279,8 +360,10 @@ class _Run:
 
     def _release(self, cell: Cell) -> None:
         self._held.pop(cell.key).release()
+        self._end_turn()
 
     def release_all(self) -> None:
+        self._end_turn()
         for claim in self._held.values():
             claim.release()
         self._held.clear()

@@ -44,6 +44,7 @@ class Study:
     varied: tuple[str, ...] = ()  # the settings that a sweep varies
     trials: int | None = None  # where it is not as many as usual
     purpose: str | None = None  # what its records are for, where that is not accuracy
+    reference: str = ""  # the model by whose costs those of the others are divided
 
     @property
     def everywhere(self) -> str:
@@ -114,6 +115,7 @@ def _study(name: str, entry: Mapping[str, Any]) -> Study:
         varied=tuple(vary),
         trials=entry.get("trials"),
         purpose=entry.get("purpose"),
+        reference=entry.get("reference", ""),
     )
 
 

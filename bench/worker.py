@@ -22,6 +22,7 @@ import torch
 
 from bench.data.graph import UNKNOWN_LABEL, Graph, Split
 from bench.data.store import open_arrays
+from bench.environment import usable_processors
 from bench.failures import describe_failure
 from bench.meter import LoadWatch, Meter
 from bench.model import Model
@@ -79,7 +80,7 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
         lift_memory_limit()
         status, reason = describe_failure(error, meter.current, job.memory_limit)
         result.update(status=status, reason=reason, error=error)
-    result["load"] = load.look()
+    result["load"] = {**load.look(), "usable": usable_processors()}  # after pinning: what the cell could use
     return result
 
 

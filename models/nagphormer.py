@@ -159,6 +159,16 @@ class NAGphormer(Model):
         return int(floor + parameters + held + max(step + 12 * nodes * hidden, 4 * nodes * hidden * length))
 
     @classmethod
+    def estimate_disk(cls, graph: Graph, config: Any) -> int:
+        """The encoding and, where tokens are materialised, a table per hop."""
+        nodes, extra = graph.num_nodes, config.encoding_size if config.structural_encoding else 0
+        strategy = config.tokens
+        if strategy == "auto":
+            strategy = cheaper_strategy(graph, extra, config.hops, config.batch_size)
+        bytes_each = {"projected": 0, "materialised": 2 if config.token_storage == "float16" else 4}[strategy]
+        return 4 * nodes * extra + bytes_each * (config.hops + 1) * nodes * (graph.num_features + extra)
+
+    @classmethod
     def prepare(
         cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache
     ) -> MaterialisedTokens | ProjectedTokens:

@@ -27,15 +27,21 @@ def made_up_records(
     max_epochs: int | None = None,
     seconds: float = 10.0,
     memory: int = 300_000_000,
+    purpose: str | None = None,
+    others: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """One `ok` record per accuracy (in per cent, a multiple of 0.5), trial after trial."""
+    """One `ok` record per accuracy (in per cent, a multiple of 0.5), trial after trial.
+
+    Each could use one of the machine's two processors; `others` is how many of them others kept busy.
+    """
+    load = {"start": 0.1, "end": 0.1, "others": others, "processors": 2, "usable": 1}
     [entry] = resolve(dataset)
     found = find_model(model)
     resolved = resolve_settings(found, entry.settings_name, lane, settings, max_epochs)
     cells = make_cells(found, entry, entry.name.ljust(32, "f"), resolved, Protocol(len(accuracies), 0, mode))
     source = source_hash(found)
     return [
-        made_up_record(cell, accuracy, source, seconds, memory)
+        {**made_up_record(cell, accuracy, source, seconds, memory), "load": load, "purpose": purpose}
         for cell, accuracy in zip(cells, accuracies, strict=True)
     ]
 

@@ -134,12 +134,38 @@ def test_memory_is_a_number(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_speed_is_judged_on_twins_where_the_graph_is_missing(tmp_path: Path) -> None:
-    records = made_up_records("nagphormer", "amazon2m-twin", [50.0], seconds=10.0, settings=COST)
-    records += made_up_records("pprgo", "amazon2m-twin", [50.0], seconds=31.0, settings=COST)
-    [check] = audit_ours(CLAIMS["amazon2m-three-times-faster"], findings(tmp_path, records)).checks
-    effect = "PPRGo takes 3.00 times as long on Amazon2M (twin)"  # 31.5 s against 10.5 s
-    assert (check.verdict, check.effect) == ("holds", effect)
+def speed(results: Path, records: list[dict[str, Any]]) -> Check:
+    [check] = audit_ours(CLAIMS["amazon2m-three-times-faster"], findings(results, records)).checks
+    return check
+
+
+def test_a_fixed_number_of_epochs_does_not_tell_how_long_training_takes(tmp_path: Path) -> None:
+    records = made_up_records("nagphormer", "amazon2m-twin", [50.0], seconds=10.0, settings=COST, purpose="cost")
+    records += made_up_records("pprgo", "amazon2m-twin", [50.0], seconds=31.0, settings=COST, purpose="cost")
+    check = speed(tmp_path / "a", records)
+    effect = "an epoch of PPRGo takes 3.10 times as long on Amazon2M (twin); whole trainings were not timed"
+    assert (check.verdict, check.effect) == ("undecided", effect)
+    for record, nodes in zip(records, (1000, 250), strict=True):  # half a second each
+        record["phases"]["infer"]["nodes"] = nodes
+    assert "3.10 times as long, inference 4.00 times on Amazon2M (twin);" in speed(tmp_path / "b", records).effect
+
+
+def test_whole_trainings_are_judged_undisturbed_and_on_one_machine(tmp_path: Path) -> None:
+    ours = made_up_records("nagphormer", "amazon2m", [50.0], seconds=10.0)
+    theirs = made_up_records("pprgo", "amazon2m", [50.0], seconds=31.0)  # whose own recipe never stops early
+    check = speed(tmp_path / "a", ours + theirs)
+    assert (check.verdict, check.effect) == ("holds", "PPRGo takes 3.00 times as long")  # 31.5 s against 10.5 s
+    slowed = [ours[0], *made_up_records("pprgo", "amazon2m", [50.0, 51.0], seconds=500.0, others=1.0)]
+    check = speed(tmp_path / "b", slowed)
+    assert (check.verdict, check.keys) == ("undecided", tuple(record["key"] for record in slowed))
+    mixed = [*ours, theirs[0], slowed[2]]  # one clean trial and one that others slowed down
+    check = speed(tmp_path / "c", mixed)
+    assert (check.effect, check.keys) == ("PPRGo takes 3.00 times as long", (ours[0]["key"], theirs[0]["key"]))
+    away = [{**theirs[0], "environment": {**theirs[0]["environment"], "processor": "Another 2"}}]
+    assert speed(tmp_path / "d", ours + away).verdict == "undecided"
+    capped = made_up_records("nagphormer", "amazon2m", [50.0], seconds=1.0, max_epochs=5)
+    assert speed(tmp_path / "e", capped + theirs).verdict == "undecided"
+    assert speed(tmp_path / "f", ours).verdict == "not run"
 
 
 def test_every_claim_can_be_audited_on_an_empty_ledger(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from bench.cli import app
-from bench.commands.frontier import FLOOR, find_frontier, known
+from bench.commands.frontier import FLOOR, Search, find_frontier, known
 from bench.ledger import Ledger
 from bench.records import Record
 
@@ -27,7 +29,7 @@ class Hungry(Model):
 
     @classmethod
     def prepare(cls, graph, split, config, seed, cache):
-        np.ones(300_000_000, dtype=np.uint8).sum()
+        cache.get("sum", {}, lambda: {"sum": np.ones(300_000_000, dtype=np.uint8).sum(keepdims=True)})
 
     @classmethod
     def estimate_memory(cls, graph, config):
@@ -43,13 +45,19 @@ class Hungry(Model):
 """
 
 
-def record(status: str, limit: int | None = None, used: int | None = None) -> Record:
+def record(status: str, limit: int | None = None, used: int | None = None, **other: Any) -> Record:
     return {
         "status": status,
         "reason": "because",
         "limits": {"memory": limit, "time": None},
         "phases": {} if used is None else {"train": {"peak_data": used}},
+        "source": "abc",
+        "environment": {"threads": 2, "device": "cpu"},
+        **other,
     }
+
+
+HERE = ("abc", 2, "cpu")  # source, threads and device of the search
 
 
 @given(
@@ -67,9 +75,10 @@ def test_the_bracket_holds_what_is_needed(needed: int, seen: int, precision: flo
     found = find_frontier(probe, MOST, precision)
     assert found.enough is not None
     assert found.too_little < needed <= found.enough
-    assert found.enough <= found.too_little * (1 + precision) + 1
+    assert found.complete
+    assert found.enough <= max(found.too_little, FLOOR) * (1 + precision) + 1
     assert found.enough in probed  # a run within it succeeded
-    assert found.too_little == FLOOR or found.too_little in probed
+    assert found.too_little in (0, *probed)  # 0: nothing that failed was tried
     assert found.probes == len(probed) < 60
 
 
@@ -88,8 +97,26 @@ def test_where_nothing_is_enough_the_most_is_too_little() -> None:
 @pytest.mark.parametrize("status", ["error", "unsupported", "timeout"])
 def test_other_failures_end_the_search(status: str) -> None:
     found = find_frontier(lambda budget: record(status, budget), MOST, 0.05)
-    assert (found.too_little, found.enough) == (0, None)
+    assert (found.too_little, found.enough, found.complete) == (0, None, False)
     assert found.failure is not None and found.failure["status"] == status
+
+
+@given(budget=st.integers(FLOOR + 1, MOST - 1), needed=st.integers(FLOOR + 1, MOST))
+def test_a_failure_midway_claims_only_what_was_tried(budget: int, needed: int) -> None:
+    """Every run within `budget` or less takes too long."""
+    fitting, failing = [], []
+
+    def probe(within: int) -> Record:
+        status = "timeout" if within <= budget else "ok" if within >= needed else "oom"
+        {"ok": fitting, "oom": failing, "timeout": []}[status].append(within)
+        return record(status, within, budget)
+
+    found = find_frontier(probe, MOST, 0.05)
+    assert found.enough == min(fitting)
+    assert found.too_little == max(failing, default=0)
+    if found.too_little == 0:
+        assert not found.complete
+        assert found.failure is not None and found.failure["status"] == "timeout"
 
 
 def test_a_cell_that_diverges_had_memory_enough() -> None:
@@ -99,11 +126,27 @@ def test_a_cell_that_diverges_had_memory_enough() -> None:
 
 def test_what_earlier_runs_say() -> None:
     records = [record("ok", 500), record("oom", 300), record("ok", None, used=350), record("error", 420)]
-    assert known(records, 500) is records[0]
-    assert known(records, 501) is records[0]
-    assert known(records, 300) is records[1]
-    assert known(records, 299) is records[1]
-    assert known(records, 400) is None  # between them; what was only seen, and other failures, prove nothing
+    assert known(records, 500, *HERE) is records[0]
+    assert known(records, 501, *HERE) is records[0]
+    assert known(records, 300, *HERE) is records[1]
+    assert known(records, 299, *HERE) is records[1]
+    assert known(records, 400, *HERE) is None  # between them; what was only seen, and other failures, prove nothing
+
+
+@pytest.mark.parametrize("elsewhere", [("abd", 2, "cpu"), ("abc", 1, "cpu"), ("abc", 2, "cuda:0")])
+def test_what_ran_on_other_code_or_threads_or_devices_proves_nothing(elsewhere: tuple[str, int, str]) -> None:
+    records = [record("ok", 500), record("oom", 300)]
+    assert known(records, 500, *elsewhere) is None
+    assert known(records, 300, *elsewhere) is None
+    gpu = [record("ok", 500, environment={"threads": 2, "device": "cuda:1"})]
+    assert known(gpu, 500, "abc", 2, "cuda:0") is gpu[0]  # of the same kind
+
+
+def test_what_fitted_because_others_had_prepared_it_proves_nothing() -> None:
+    reused = {"preprocess": {"source": "partly reused"}}
+    assert known([record("ok", 500, phases=reused)], 500, *HERE) is None
+    tight = [record("oom", 300, phases=reused)]
+    assert known(tight, 300, *HERE) is tight[0]  # it would have needed even more
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -134,8 +177,33 @@ def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
     assert message in result.output
 
 
+def test_a_search_that_breaks_off_says_why_and_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets: list[int] = []
+
+    def probe(self: Search, plan: object, cell: object, budget: int) -> Record:
+        budgets.append(budget)
+        statuses = {2_000_000_000: "ok", 700_000_000: "oom"}
+        return record(statuses.get(budget, "timeout"), budget, used=700_000_000)
+
+    monkeypatch.setattr(Search, "probe", probe)
+    result = bench("frontier", "--model", "gcn", "--up-to", "2GB")
+    assert result.exit_code == 1
+    assert budgets == [2_000_000_000, 700_000_000, 735_000_000]
+    expected = "cannot be found: timeout within 735 MB: because (2.00 GB are enough, 700 MB are not)"
+    assert f"gcn digits: {expected}" in " ".join(result.output.split())
+
+    budgets.clear()
+    result = bench("frontier", "--model", "gcn", "--up-to", "3GB")
+    assert result.exit_code == 1 and budgets == [3_000_000_000]
+    assert "gcn digits: cannot be found: timeout within 3.00 GB: because" in " ".join(result.output.split())
+    assert "are enough" not in result.output and "are not" not in result.output
+
+
 def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
     Path("hungry.py").write_text(HUNGRY)
+    nobody = next(number for number in range(4_000_000, 5_000_000) if not psutil.pid_exists(number))
+    left = Path("cache/prepared") / f".frontier-{nobody}" / "sum-of-a-search-that-was-killed"
+    left.mkdir(parents=True)
     asked = ("frontier", "--plugin", "hungry", "--model", "hungry", "--threads", "1", "--precision", "0.3")
     result = bench(*asked, "--up-to", "2GB")
     assert result.exit_code == 0, result.output
@@ -146,6 +214,9 @@ def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
     assert 300e6 <= min(fitting) < 500e6  # the array, and what torch takes at its first step
     assert f"{min(fitting) / 1e9:.2f}" in result.output
     assert not Path("results/ledger").exists()  # an `oom` that was provoked is nobody's result
+    # every run has prepared everything itself, and nothing of it is left
+    assert {item["phases"]["preprocess"]["source"] for item in records if item["status"] == "ok"} == {"measured"}
+    assert list(Path("cache/prepared").iterdir()) == []
 
     again = bench(*asked, "--up-to", "2GB")
     assert again.exit_code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,24 @@ def test_without_structural_encoding_its_columns_are_gone() -> None:
     bare = build(graph, encoding_size=6, structural_encoding=False)
     assert bare.project.weight.shape == (128, 20)
     assert bare.sequences.width == 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),  # of 40 nodes with 6 features; K = 3, s = 5
+    [
+        ({"tokens": "materialised"}, 40 * 5 * 4 + 4 * 40 * (6 + 5) * 4),
+        ({"tokens": "materialised", "token_storage": "float16"}, 40 * 5 * 4 + 4 * 40 * (6 + 5) * 2),
+        ({"tokens": "materialised", "structural_encoding": False}, 4 * 40 * 6 * 4),
+        ({"tokens": "projected"}, 40 * 5 * 4),
+        ({"batch_size": 1}, 40 * 5 * 4 + 4 * 40 * (6 + 5) * 4),  # by itself it takes the cheaper way
+    ],
+)
+def test_what_it_says_of_the_disk_is_what_it_keeps(settings: dict[str, Any], expected: int, tmp_path: Path) -> None:
+    graph = random_graph(num_nodes=40, num_features=6, seed=3)
+    config = NAGphormerConfig(hops=3, encoding_size=5, **settings)
+    assert NAGphormer.estimate_disk(graph, config) == expected
+    NAGphormer.prepare(graph, random_split(graph), config, 0, PrepareCache(tmp_path))
+    assert sum(np.load(file, mmap_mode="r").nbytes for file in tmp_path.glob("*/*.npy")) == expected
 
 
 def test_the_number_of_tokens_follows_the_hops() -> None:

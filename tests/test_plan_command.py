@@ -55,6 +55,43 @@ def test_pilots_then_records_then_nothing_left() -> None:
     assert row[3] == "1 of 3" and row[8] == "records"
 
 
+def test_pilots_from_elsewhere_are_done_again_here() -> None:
+    asked = ("plan", "--models", "gcn", "--trials", "1", "--max-epochs", "2")
+    assert bench(*asked).exit_code == 0
+    [file] = Path("results/pilots/ledger").glob("*.jsonl")
+    [line] = file.read_text().splitlines()
+    assert line.count('"threads": 1') == 1
+    file.write_text(line.replace('"threads": 1', '"threads": 7') + "\n")
+    for _ in range(2):  # once more: then it is known here
+        [row] = table(bench(*asked))
+        assert row[8] in ("pilot", "records") and "unknown" not in row
+        assert len(list(Ledger(Path("results/pilots")))) == 2
+
+
+def test_pilots_of_a_study_serve_its_purpose() -> None:
+    result = bench("plan", "--study", "cost", "--models", "gcn")
+    assert result.exit_code == 0, result.output
+    pilots = list(Ledger(Path("results/pilots")))
+    assert {item.get("purpose") for item in pilots} == {"cost"}
+    assert {item["phases"]["infer"]["nodes"] for item in pilots} == {60}  # all, where accuracy takes 24
+
+
+def test_arrays_that_will_not_fit_are_said_before_anything_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 nodes, 8 features, K = 3, s = 10: 4 * 60 * 10 bytes of encoding and 4 * (3 + 1) * 60 * 18 of tokens."""
+    monkeypatch.setattr("bench.forecast.free_space", lambda folder: 5000)
+    asked = ("--models", "nagphormer", "--trials", "1", "--set", "tokens=materialised")
+    for verb in (("plan", "--no-pilots"), ("run", "--dry-run")):
+        result = bench(*verb, *asked)
+        assert result.exit_code == 0, result.output
+        words = " ".join(result.output.split())
+        assert "warning: the prepared arrays want up to 19.7 kB of the disk, and there is room for 5.00 kB" in words
+        assert "what does not fit stays in memory" in words
+    [row] = table(bench("plan", "--no-pilots", *asked))
+    assert row[4] == "unknown" and row[7] == "19.7 kB"
+    monkeypatch.setattr("bench.forecast.free_space", lambda folder: 19_680)
+    assert "warning" not in bench("run", "--dry-run", *asked).output
+
+
 def test_without_pilots_the_unknown_stays_unknown() -> None:
     result = bench("plan", "--models", "gcn", "--trials", "2", "--no-pilots", "--budget", "1h")
     assert result.exit_code == 0

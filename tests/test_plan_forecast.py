@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench import worker
 from bench.data.catalogue import datasets
+from bench.data.graph import Split
 from bench.environment import processor
-from bench.estimate import Forecaster, Speed, at_least, speed_of, tells_enough
+from bench.estimate import Forecaster, Speed, at_least, inferred_nodes, speed_of, tells_enough
 from bench.forecast import (
     Column,
+    Room,
+    ask_models,
     ends_of_rows,
     expected_size,
     fill_between,
+    find_room,
     judge,
     make_columns,
     prepared_size,
@@ -24,7 +32,9 @@ from bench.forecast import (
     space_warning,
     within_budget,
 )
+from bench.model import Model
 from bench.plan import Cell
+from bench.prepared import PrepareCache, list_entries
 
 CONFIG = {
     "hidden": 8, "dropout": 0.5, "learning_rate": 0.1, "batch_size": 0, "evaluation_batch": 0, "evaluate_every": 1,
@@ -76,6 +86,34 @@ def test_what_is_paid_once_is_not_charged_per_epoch() -> None:
     assert speed_of(found, from_scratch=True).fixed == pytest.approx(speed.fixed + 30.0)
 
 
+def test_inference_takes_as_long_as_its_nodes() -> None:
+    found = record(cell(), 100, 50.0)
+    found["phases"]["infer"] = {"seconds": 6.0, "nodes": 400}
+    assert speed_of(found).fixed == speed_of(found, nodes=400).fixed == pytest.approx(0.5 + 4.0 + 6.0 + 0.5)
+    assert speed_of(found, nodes=1000).fixed == pytest.approx(0.5 + 4.0 + 15.0 + 0.5)
+    assert speed_of(found, nodes=100).fixed == pytest.approx(0.5 + 4.0 + 1.5 + 0.5)
+    del found["phases"]["infer"]["nodes"]  # a record of earlier times
+    assert speed_of(found, nodes=1000).fixed == pytest.approx(0.5 + 4.0 + 6.0 + 0.5)
+
+    on_all, on_part = record(cell(), 100, 50.0), record(cell(), 100, 50.0)
+    on_all["phases"]["infer"], on_part["phases"]["infer"] = (
+        {"seconds": 30.0, "nodes": 3000},
+        {"seconds": 4.0, "nodes": 400},
+    )
+    speed = Forecaster([on_all, on_part], threads=1, inferred=lambda cell: 200).speed(cell())
+    assert speed is not None and speed.fixed == pytest.approx(0.5 + 4.0 + 2.0 + 0.5)
+
+
+@given(st.integers(1, 50), st.integers(1, 50), st.integers(1, 50), st.none() | st.integers(1, 200))
+def test_inference_is_expected_on_the_nodes_that_a_worker_takes(
+    train: int, val: int, test: int, wanted: int | None
+) -> None:
+    nodes = np.arange(train + val + test)
+    split = Split(nodes[:train], nodes[train : train + val], nodes[train + val :], "uniform-60/20/20", 0)
+    asked, others = worker._inference_sample(SimpleNamespace(cell=cell(), split=split, inference_nodes=wanted))  # type: ignore[arg-type]
+    assert inferred_nodes(split, wanted) == len(asked.val) + len(asked.test) + len(others)
+
+
 def test_records_with_the_same_work_per_epoch_count() -> None:
     known = forecaster(record(cell(), 100, 50.0), record(cell(), 100, 70.0), record(cell(), 100, 90.0))
     speed = known.speed(cell(dropout=0.1, learning_rate=0.3, max_epochs=7, patience=3, stop="never"))
@@ -89,6 +127,8 @@ def test_speeds_of_other_machines_do_not_count_but_their_epochs_do(here: dict[st
     known = forecaster(record(cell(), 120, 50.0, **here))
     assert known.speed(cell()) is None
     assert known.epochs(cell()) == 120
+    assert not known.is_from_here(record(cell(), 120, 50.0, **here))
+    assert known.is_from_here(record(cell(), 120, 50.0))
 
 
 def test_a_capped_run_counts_if_it_is_long_enough_or_as_long_as_asked() -> None:
@@ -229,8 +269,49 @@ def test_variants_share_their_prepared_arrays() -> None:
     columns = [known_column(hops, Speed(1, 1, None, size)) for hops, size in ((4, 100.0), (8, 300.0))]
     columns.append(Column([cell(data="h")], [cell(data="h")], Speed(1, 1, None, 50.0)))
     assert prepared_size(columns) == 350
-    assert space_warning(columns, 350) == ""
-    assert "350 B of the disk and there are 349 B" in space_warning(columns, 349)
+    assert prepared_size(columns, private=True) == 300  # one cell at a time, and nothing is kept
+    assert prepared_size([]) == prepared_size([], private=True) == 0
+
+
+def test_where_arrays_will_not_fit_it_is_said_with_sizes_and_consequences() -> None:
+    columns = [known_column(8, Speed(1, 1, None, 300.0)), known_column(4, Speed(1, 1, None, 900.0), todo=0)]
+    assert space_warning(columns, Room(free=300, held=0, limit=1000)) == ""
+    assert space_warning(columns, Room(free=100, held=200, limit=1000)) == ""  # what is there may be what is wanted
+    warning = space_warning(columns, Room(free=100, held=199, limit=1000))
+    assert "want up to 300 B of the disk, and there is room for 299 B (100 B free, 199 B taken by earlier" in warning
+    assert "stays in memory" in warning and "\n" not in warning
+    assert "room for 250 B (5.00 kB free, 250 B at most)" in space_warning(columns, Room(5000, 0, limit=250))
+
+
+def test_the_room_is_what_is_free_and_what_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.forecast.free_space", lambda folder: 700)
+    PrepareCache(tmp_path).get("thing", {}, lambda: {"x": np.zeros(100)})
+    [entry] = list_entries(tmp_path)
+    assert entry.size > 800
+    assert find_room(tmp_path, 10_000) == Room(700, entry.size, 10_000)
+    assert find_room(tmp_path, 10_000).size == 700 + entry.size
+    assert find_room(tmp_path, 1000).size == 1000
+    assert find_room(tmp_path, 10_000, private=True).size == 700  # a cell on its own pushes nothing out
+
+
+class Says(Model):
+    name = "says"
+
+    @classmethod
+    def estimate_disk(cls, graph: Any, config: Any) -> int | None:
+        return {1: 10 * graph.num_nodes, 2: None}[config.max_epochs]  # a KeyError for 3
+
+
+def test_models_are_asked_before_records() -> None:
+    recipe = {"max_epochs": 1}
+    graphs: Any = {"g": SimpleNamespace(graph=SimpleNamespace(num_nodes=7))}
+    cells = [replace(cell(model="says"), config={**recipe, "max_epochs": epochs}) for epochs in (1, 2, 3)]
+    known, silent, failing = (Column([one], [one], Speed(1, 1, None, 99.0)) for one in cells)
+    unknown = Column([cells[0]], [cells[0]])
+    failures = ask_models([known, silent, failing, unknown], [Says], graphs)
+    assert failures == {"says": "says cannot say what it will keep on disk: KeyError: 3"}
+    assert [column.disk for column in (known, silent, failing, unknown)] == [70, 99.0, 99.0, 70]
+    assert Column([cells[1]]).disk is None
 
 
 def test_sizes_of_graphs_before_they_are_there() -> None:

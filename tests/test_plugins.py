@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -88,6 +90,7 @@ def test_a_package_is_found_where_it_lies() -> None:
         ("x = 1", "neither a model"),
         ("def broken(:", "SyntaxError"),
         ("raise MemoryError('much')", "MemoryError: much"),
+        ("import sys\nsys.exit(4)", "SystemExit: 4"),
         ("from bench.model import Model\nclass M(Model):\n    name = 'gcn'", "both register a model called 'gcn'"),
         ("from bench.model import Model\nclass M(Model):\n    name = 'all'", "a group's name"),
         (DATASET.format(name="photo", read="pass"), "called 'photo' already"),
@@ -138,6 +141,9 @@ def test_a_file_that_is_not_there_or_is_called_like_another_module() -> None:
         ("return RawGraph(sp.csr_array(np.ones((4, 4))), np.eye(4), np.zeros(4, int))", "fewer than two classes"),
         ("raise KeyError('edges')", "KeyError: 'edges'"),
         ("return None", "AttributeError"),
+        ("raise MemoryError('much')", "MemoryError: much"),
+        ("import sys; sys.exit('no files')", "SystemExit: no files"),
+        ("pass\n\n    def stamp(self):\n        raise OSError('gone')", "its stamp fails: OSError: gone"),
     ],
 )
 def test_a_dataset_that_cannot_be_used_leaves_the_others_alone(read: str, reason: str) -> None:
@@ -148,6 +154,45 @@ def test_a_dataset_that_cannot_be_used_leaves_the_others_alone(read: str, reason
     assert result.exit_code == 2
     assert "bad data: the dataset 'mine' of a plug-in" in result.output.replace("\n", " ") and reason in result.output
     assert "1 cell, 1 to do" in result.output
+
+
+def test_a_disk_that_is_full_for_one_dataset_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = "return RawGraph(sp.csr_array(np.ones((4, 4))), np.eye(4), np.arange(4) % 2)"
+    Path("mine.py").write_text(DATASET.format(name="mine", read=graph))
+    save = np.save
+
+    def full(file: Path, array: np.ndarray, **options: Any) -> None:
+        if file.parent.name.startswith(".mine-"):
+            raise OSError(28, "No space left on device")
+        save(file, array, **options)
+
+    monkeypatch.setattr(np, "save", full)
+    result = bench(
+        "run", "--plugin", "mine", "--models", "gcn", "--datasets", "mine,digits", "--trials", "1", "--dry-run"
+    )
+    assert result.exit_code == 2
+    lines = [line for line in result.stderr.splitlines() if "mine cannot be kept" in line]
+    assert len(lines) == 1 and "No space left on device" in lines[0]
+    assert "1 cell, 1 to do" in result.output
+
+
+def test_memory_that_runs_out_over_one_dataset_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(root: Path | None) -> None:
+        raise MemoryError
+
+    monkeypatch.setitem(datasets(), "photo-twin", replace(datasets()["photo-twin"], load=load))
+    result = bench("run", "--models", "gcn", "--datasets", "photo-twin,digits", "--trials", "1", "--dry-run")
+    assert result.exit_code == 2
+    assert "takes more memory than there is" in result.output and "1 cell, 1 to do" in result.output
+
+
+def test_a_broken_plugin_takes_nothing_from_a_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BENCH_DATA", raising=False)
+    Path("broken.py").write_text("1 / 0")
+    result = bench("run", "--study", "readout", "--plugin", "broken", "--trials", "1", "--dry-run")
+    assert result.exit_code == 2
+    assert "ZeroDivisionError" in result.output and "missing: " in result.output  # no data here
+    assert "left out" not in result.output
 
 
 def test_a_dataset_is_read_again_when_its_file_changes(tmp_path: Path) -> None:

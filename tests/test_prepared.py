@@ -36,6 +36,21 @@ def kept(folder: Path) -> set[str]:
     return {str(entry.depends_on["which"]) for entry in list_entries(folder)}
 
 
+def fill(folder: Path, names: str) -> None:
+    """Entries of about 10,000 bytes, the first of them used longest ago, each by a process of its own."""
+    for at, which in enumerate(names):
+        PrepareCache(folder).get("thing", {"which": which}, Maker(10_000))
+        [path] = [entry.path for entry in list_entries(folder) if entry.depends_on["which"] == which]
+        os.utime(path / "entry.json", (1000 + at, 1000 + at))
+
+
+def small_disk(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """A disk of so many bytes that holds nothing but the cache."""
+    monkeypatch.setattr(
+        "bench.prepared._free_bytes", lambda folder: size - sum(entry.size for entry in list_entries(folder))
+    )
+
+
 def test_the_first_computes_and_the_others_find(tmp_path: Path) -> None:
     make, first, second = Maker(), PrepareCache(tmp_path), PrepareCache(tmp_path)
     computed = first.get("thing", {"a": 1, "b": "x"}, make)
@@ -108,15 +123,14 @@ def test_empty_and_strided_arrays(tmp_path: Path) -> None:
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
-    cache = PrepareCache(tmp_path, limit=40_000)
-    for at, which in enumerate("abc"):
-        cache.get("thing", {"which": which}, Maker(10_000))
-        [path] = [entry.path for entry in list_entries(tmp_path) if entry.depends_on["which"] == which]
-        os.utime(path / "entry.json", (1000 + at, 1000 + at))
-    cache.get("thing", {"which": "a"}, Maker())  # used again: now "b" is the oldest
-    cache.get("thing", {"which": "d"}, Maker(10_000))
+    def get(which: str, size: int = 10_000) -> None:
+        PrepareCache(tmp_path, limit=40_000).get("thing", {"which": which}, Maker(size))
+
+    fill(tmp_path, "abc")
+    get("a")  # used again: now "b" is the oldest
+    get("d")
     assert kept(tmp_path) == {"a", "c", "d"}
-    cache.get("thing", {"which": "e"}, Maker(25_000))
+    get("e", 25_000)
     assert kept(tmp_path) == {"d", "e"}
     assert sum(entry.size for entry in list_entries(tmp_path)) <= 40_000
 
@@ -138,10 +152,40 @@ def test_a_full_disk_is_not_written_to(tmp_path: Path, monkeypatch: pytest.Monke
     assert visible(tmp_path) == []
 
 
+def test_where_the_disk_is_full_the_least_recently_used_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_disk(monkeypatch, 40_000)
+    fill(tmp_path, "abc")
+    PrepareCache(tmp_path).get("thing", {"which": "d"}, Maker(10_000))
+    assert kept(tmp_path) == {"b", "c", "d"}
+    PrepareCache(tmp_path).get("thing", {"which": "e"}, Maker(25_000))
+    assert kept(tmp_path) == {"d", "e"}
+    large = PrepareCache(tmp_path).get("thing", {"which": "f"}, Maker(50_000, value=6.0))["table"]
+    assert np.array_equal(large, np.full(6250, 6.0))
+    assert kept(tmp_path) == {"d", "e"}  # nothing was evicted in vain
+
+
+@pytest.mark.parametrize("limit", [2**30, 25_000])
+def test_what_the_cell_itself_uses_does_not_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Its maps hold the space until it ends: nothing would be won, and the next cell would have to begin anew."""
+    small_disk(monkeypatch, 25_000)
+    cache = PrepareCache(tmp_path, limit)
+    for which in "abc":
+        assert cache.get("hop", {"which": which}, Maker(10_000))["table"].sum() == 1250
+    assert kept(tmp_path) == {"a", "b"}
+    again = PrepareCache(tmp_path, limit)
+    again.get("hop", {"which": "a"}, Maker())
+    again.get("hop", {"which": "c"}, Maker(10_000))
+    assert kept(tmp_path) == {"a", "c"}  # what another had used may go
+
+
 def test_evicting_what_is_in_use_does_no_harm(tmp_path: Path) -> None:
-    cache = PrepareCache(tmp_path, limit=15_000)
-    first = cache.get("thing", {"which": "a"}, Maker(10_000, value=5.0))["table"]
-    cache.get("thing", {"which": "b"}, Maker(10_000))
+    one, other = PrepareCache(tmp_path, limit=15_000), PrepareCache(tmp_path, limit=15_000)
+    first = one.get("thing", {"which": "a"}, Maker(10_000, value=5.0))["table"]
+    other.get("thing", {"which": "b"}, Maker(10_000))
     assert kept(tmp_path) == {"b"}
     assert (first == 5.0).all()
 

@@ -160,6 +160,7 @@ def test_what_no_finished_cell_depends_on_does_not_change_the_hash(package: Writ
     estimating = more + "\n            def estimate_memory(cls, graph, config):\n                return 1\n"
     assert hash_of(package, alpha=more) == before
     assert hash_of(package, alpha=estimating) == before
+    assert hash_of(package, alpha=estimating.replace("estimate_memory", "estimate_disk")) == before
     assert hash_of(package, alpha=estimating.replace("estimate_memory", "unsupported")) != before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 from running import ring_dataset, toy_cell
 from toy_models import find
 
-from bench import meter, worker
+from bench import meter, runner, worker
+from bench.claims import Claims
 from bench.costs import cost_caption, summarise_costs
 from bench.data.graph import Split
 from bench.executors.local import LocalExecutor
@@ -20,6 +23,7 @@ from bench.prepared import PrepareCache
 from bench.records import (
     Record,
     answering,
+    machine_of,
     newest,
     prepared_bytes,
     seconds_per_epoch,
@@ -31,6 +35,12 @@ from bench.studies import COST
 from bench.summary import Context
 
 
+@pytest.fixture(autouse=True)
+def our_own_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever measures on this machine meanwhile, these tests do not wait."""
+    monkeypatch.setattr(runner, "TURNS", tmp_path / "turns")
+
+
 def record(status: str = "ok", others: float | None = 0.0, purpose: str | None = COST, **train: Any) -> dict[str, Any]:
     load = None if others is None else {"start": 0.1, "end": 0.2, "others": others, "processors": 4}
     return {
@@ -38,6 +48,7 @@ def record(status: str = "ok", others: float | None = 0.0, purpose: str | None =
         "limits": {"memory": None, "time": None},
         "purpose": purpose,
         "load": load,
+        "environment": {"processor": "Slow 1", "gpu": None, "threads": 2, "device": "cpu"},
         "phases": {
             "preprocess": {"seconds": 2.0, "compile_seconds": 0.0, "prepared_bytes": 5_000_000},
             "train": {"seconds": 30.0, "compile_seconds": 0.0, **train},
@@ -68,6 +79,15 @@ def test_inference_per_thousand_nodes_and_bytes_on_disk() -> None:
 @pytest.mark.parametrize(("others", "expected"), [(0.0, False), (0.2, False), (0.21, True), (3.0, True), (None, None)])
 def test_a_twentieth_of_the_machine_may_be_busy(others: float | None, expected: bool | None) -> None:
     assert under_load(record(others=others)) is expected  # of 4 processors
+
+
+def test_a_pinned_cell_minds_a_twentieth_of_what_it_has_itself() -> None:
+    pinned = record(others=0.06)
+    assert under_load(pinned) is False  # of 4 processors
+    pinned["load"]["usable"] = 1
+    assert under_load(pinned) is True
+    pinned["load"]["usable"] = 2
+    assert under_load(pinned) is False
 
 
 def test_the_load_of_others_is_all_that_is_busy_but_us(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +127,33 @@ def test_a_disturbed_measurement_is_made_again() -> None:
     assert answering([loaded_result], None, None) is loaded_result  # an accuracy does not mind
 
 
+@pytest.mark.parametrize("change", [{"processor": "Fast 2"}, {"threads": 1}, {"gpu": "Card 3", "device": "cuda"}])
+def test_a_measurement_answers_for_its_own_machine_only(change: dict[str, Any]) -> None:
+    here, there = record(), record()
+    there["environment"] = {**there["environment"], **change}
+    assert answering([here, there], None, None, COST, machine_of(here)) is here
+    assert answering([there], None, None, COST, machine_of(here)) is None
+    assert answering([there], None, None, COST, machine_of(there)) is there
+
+
+def test_what_was_measured_with_other_threads_or_elsewhere_is_measured_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, ledger = ring_dataset(tmp_path), Ledger(tmp_path / "results")
+    cell = toy_cell(stored)
+    monkeypatch.setattr(runner, "processor", lambda: "Slow 1")
+    monkeypatch.setattr(runner.torch.cuda, "get_device_name", lambda device: {"cuda:1": "Card 3"}[device])
+    runner._machine.cache_clear()
+    ledger.append({**record(), "key": cell.key, "started": "2026"})
+    ledger.refresh()
+
+    def left(**options: Any) -> int:
+        return len(pending([cell], ledger, RunOptions(purpose=COST, **options), find)[0])
+
+    assert (left(threads=2), left(threads=1), left(threads=2, device="cuda:1")) == (0, 1, 1)
+    runner._machine.cache_clear()
+
+
 def test_a_clean_measurement_outlives_a_disturbed_one_and_a_result_both() -> None:
     clean, disturbed, unknown, plain = record(), record(others=2.0), record(others=None), record(purpose=None)
     assert newest([clean, disturbed]) is clean
@@ -130,8 +177,20 @@ def test_the_table_keeps_clean_and_disturbed_apart(tmp_path: Path) -> None:
     assert frame["n"].tolist() == ["2", "1", "1"]
     assert frame["infer s per 1,000 nodes"].tolist() == ["7.5", "5", ""]
     assert frame["prepared MB"].tolist() == ["5", "5", ""]
+    assert frame["machine"].tolist() == ["Slow 1, 2 thread(s)"] * 3
     assert any("under load" in line for line in cost_caption(frame, "results/"))
     assert not any("under load" in line for line in cost_caption(frame[:1], "results/"))
+
+
+def test_the_table_keeps_machines_apart(tmp_path: Path) -> None:
+    stored = ring_dataset(tmp_path)
+    cells = [toy_cell(stored, trial=trial) for trial in range(2)]
+    here, there = record(), record()
+    there["environment"] = {**there["environment"], "threads": 1}
+    there["phases"]["infer"]["seconds"] = 6.0
+    frame = summarise_costs(cells, {cells[0].key: here, cells[1].key: there}, Context())
+    assert frame["machine"].tolist() == ["Slow 1, 2 thread(s)", "Slow 1, 1 thread(s)"]
+    assert frame["infer s per 1,000 nodes"].tolist() == ["5", "10"]
 
 
 # -- how it is measured ---------------------------------------------------------------------------------------------
@@ -204,6 +263,7 @@ def test_a_cost_cell_prepares_everything_itself_and_predicts_every_node(tmp_path
     assert cost["metrics"] == plain["metrics"]  # the same training, the same test nodes
     assert cost["phases"]["train"]["first_evaluation"][0] == 1 and cost["phases"]["train"]["last_evaluation"][0] == 4
     assert cost["load"]["start"] >= 0 and cost["load"]["end"] >= 0 and cost["load"]["others"] >= 0
+    assert cost["load"]["usable"] == 1  # pinned to its one thread's processor
     assert not list(cache.glob(".cost-*"))  # nothing of it is left
     standing = Ledger(results).newest(cell.key)
     assert standing is not None and "purpose" not in standing  # the result still stands
@@ -215,3 +275,33 @@ def test_a_sample_of_the_test_nodes_is_scored_as_such(tmp_path: Path, monkeypatc
     [cost] = measure([toy_cell(stored)], stored, results, purpose=COST).records.values()
     assert cost["phases"]["infer"]["nodes"] == 16  # 12 validation nodes and 4 of 12 test nodes
     assert (4 * cost["metrics"]["test"]["accuracy"]) % 1 == 0
+
+
+def test_what_a_killed_attempt_prepared_is_prepared_again(tmp_path: Path) -> None:
+    stored, results, cache = ring_dataset(tmp_path), tmp_path / "results", tmp_path / "prepared"
+    cell = toy_cell(stored)
+    [before] = measure([cell], stored, tmp_path / "earlier", cache_folder=cache / f".cost-{cell.key}").records.values()
+    assert before["phases"]["preprocess"]["source"] == "measured" and list(cache.glob(".cost-*/*"))
+    [cost] = measure([cell], stored, results, cache_folder=cache, purpose=COST).records.values()
+    assert cost["phases"]["preprocess"]["source"] == "measured"
+
+
+def test_on_one_machine_one_cell_at_a_time_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored, results = ring_dataset(tmp_path), tmp_path / "results"
+    turn = Claims(runner.TURNS).take(COST, "toy on moon")
+    assert turn is not None
+    started: list[bool] = []
+
+    def free_after(seconds: float) -> None:
+        time.sleep(seconds)
+        started.append(any(results.glob("logs/*")))
+        turn.release()
+
+    freeing = threading.Thread(target=free_after, args=(1.5,))
+    freeing.start()
+    measured = measure([toy_cell(stored), toy_cell(stored, trial=1)], stored, results, purpose=COST)
+    freeing.join()
+    assert started == [False] and measured.ran == 2
+    assert capsys.readouterr().err == "waiting: another run measures toy on moon on this machine\n"
+    assert Claims(runner.TURNS).take(COST, "") is not None  # and ours is given back
+    assert measure([toy_cell(stored, trial=2)], stored, results).ran == 1  # a plain run does not wait

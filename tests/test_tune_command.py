@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from test_cli import bench, graph, own_folders  # noqa: F401  fixtures
+from tuning_toys import Imagined
 
+from bench.commands.tune import TuneRequest, _Tune
+from bench.data.catalogue import resolve
 from bench.data.splits import draw_split, sealed_nodes
+from bench.estimate import Estimator
 from bench.ledger import Ledger
+from bench.plan import Cell
 from bench.registry import find_model
 from bench.settings import resolve_settings
 from bench.toml import read_toml
+from bench.tuning.conclusion import asked_for
+from bench.tuning.search import Search
+from bench.tuning.study import Budget, Trial
 
 TUNE = ("tune", "--datasets", "ring.npz", "--max-epochs", "2", "--threads", "1")
 RUN = ("run", "--datasets", "ring.npz", "--max-epochs", "2", "--threads", "1", "--trials", "1", "--settings", "tuned")
+
+
+@pytest.fixture
+def imagined(monkeypatch: pytest.MonkeyPatch) -> Imagined:
+    """Trainings that take no time: accurate from 64 hidden units on, slow with many."""
+    executor = Imagined(seconds=lambda config: config["hidden"] / 8)
+    monkeypatch.setattr("tuning_toys.imagined_accuracy", lambda config: 1.0 if config["hidden"] >= 64 else 0.5)
+    monkeypatch.setattr("bench.commands.tune.LocalExecutor", lambda *arguments: executor)
+    return executor
 
 
 def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F811
@@ -57,17 +75,98 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
     assert f"the tuning had seen the labels of {share:.0%} of these test nodes" in " ".join(fresh.output.split())
 
 
-def test_the_front_has_a_lane_of_its_own(graph: str) -> None:  # noqa: F811
-    done = bench(*TUNE, "--model", "gcn", "--trials", "3", "--objective", "accuracy,seconds", "--sampler", "random")
+def test_the_front_has_a_lane_of_its_own(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    done = bench(*TUNE, "--model", "gcn", "--trials", "12", "--objective", "accuracy,seconds", "--sampler", "random")
     assert done.exit_code == 0, done.output
-    assert "no other trial is better in accuracy and seconds both" in done.output
-    assert "within 0.2 points of the best" in done.output
+    hidden = [job.cell.config["hidden"] for job in imagined.jobs]  # of each trial, in order
+    first = min(hidden.index(size) for size in (64, 256, 512))  # of those that are accurate
+    assert hidden[first] > 64 and 16 in hidden
+    small, good = hidden.index(16), hidden.index(64)  # 3 seconds of preparing and 2, 8 or 32 of training
+    output = " ".join(done.output.split())
+    front = output.partition("no other trial is better in accuracy and seconds both: ")[2].partition(" within ")[0]
+    assert re.findall(r"val (\S+) %, (\S+) s: trial (\d+),", front) == [
+        ("50.00", "5.00", str(small)),
+        ("100.00", "11.0", str(good)),
+    ]
+    slow = f"{3 + hidden[first] / 8:.1f}"
+    assert f"within 0.2 points of the best, 11.0 s instead of {slow} s (trial {first})" in output
     winner = read_toml(Path("results/tuned-cheap/gcn-ring.toml"))
-    study = json.loads(Path("results/tuning/gcn-ring-wide-random-pareto-s0.json").read_text())
-    top = max(trial["val_accuracy"] for trial in study["trials"])
-    good = [trial for trial in study["trials"] if trial["val_accuracy"] >= top - 0.002]
-    assert winner["found"]["cell"] == min(good, key=lambda trial: trial["train_seconds"])["cell"]
+    assert (winner["found"]["trial"], winner["found"]["cell"]) == (good, imagined.jobs[good].cell.key)
+    assert winner["settings"]["hidden"] == 64 and winner["found"]["train_seconds"] == 11.0
     assert not Path("results/tuned").exists()
+
+
+def test_one_study_that_cannot_go_on_does_not_stop_the_others(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    assert bench(*TUNE, "--model", "gcn", "--trials", "1").exit_code == 0
+    done = bench(*TUNE, "--model", "gcn,appnp", "--trials", "1", "--time-limit", "1h")
+    assert done.exit_code == 2
+    assert "error: the study 'gcn-ring-wide-tpe-s0' searches something else: time limit was absent" in done.output
+    assert [job.cell.model for job in imagined.jobs] == ["gcn", "appnp"]
+    assert Path("results/tuned/appnp-ring.toml").exists()
+
+
+def test_a_journal_that_disappears_ends_in_one_line(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    def fate(job: object) -> str:
+        Path("results/tuning/gcn-ring-wide-tpe-s0.journal").unlink(missing_ok=True)
+        return "ok"
+
+    imagined.fate = fate
+    done = bench(*TUNE, "--model", "gcn", "--trials", "2")
+    assert done.exit_code == 2 and isinstance(done.exception, SystemExit)
+    assert "error: the journal gcn-ring-wide-tpe-s0.journal cannot be" in done.output
+    [record] = Ledger(Path("results"))
+    assert record["status"] == "ok"  # what was finished is kept
+
+
+def test_models_without_the_space_are_left_out(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    done = bench(*TUNE, "--model", "gcn,nagphormer,appnp", "--trials", "1", "--space", "paper")
+    assert done.exit_code == 0, done.output
+    for name in ("gcn", "appnp"):
+        assert f"skipped: {name} has no space 'paper' (it has: wide)\n" in done.output
+    assert [job.cell.model for job in imagined.jobs] == ["nagphormer"]
+
+
+def test_more_than_was_asked_for_is_said(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    whole = bench(*TUNE, "--model", "gcn", "--trials", "3")
+    assert whole.exit_code == 0 and "more than" not in whole.output
+    assert read_toml(Path("results/tuned/gcn-ring.toml"))["budget"]["asked"] == "3 trials"
+    less = bench(*TUNE, "--model", "gcn", "--trials", "2")
+    assert less.exit_code == 0 and "there already: 3 trials (3 complete), more than asked for" in less.output
+    budget = read_toml(Path("results/tuned/gcn-ring.toml"))["budget"]
+    assert budget["trials"] == 3 and budget["asked"].startswith("2 trials (more was there: 3 trials in ")
+
+
+def test_the_budget_in_words() -> None:
+    trials = [Trial(slot, "ok", {}, 0.5, 1800.0, 1.0, "cell") for slot in range(3)]
+    assert asked_for(Budget(trials=3), trials) == "3 trials"
+    assert asked_for(Budget(hours=1.2), trials) == "1.2 h"  # the third was running when they were over
+    assert asked_for(Budget(hours=1.0), trials) == "1 h (more was there: 3 trials in 1.5 h)"
+    assert asked_for(Budget(2, 9.0), trials) == "2 trials or 9 h (more was there: 3 trials in 1.5 h)"
+
+
+@pytest.mark.parametrize(
+    ("trials", "hours", "done", "expected"),
+    [
+        (10, None, [], 1000.0),  # a cell took 100 s before
+        (10, None, [40.0, 60.0], 400.0),
+        (10, 0.1, [40.0, 60.0], 260.0),
+        (10, 0.5, [40.0, 60.0], 400.0),
+        (None, 0.1, [40.0, 60.0], 260.0),
+        (None, 0.1, [300.0, 300.0], 0.0),
+        (2, None, [40.0, 60.0, 70.0], 0.0),
+    ],
+)
+def test_the_expected_time_goes_by_the_trials_that_are_there(
+    trials: int | None, hours: float | None, done: list[float], expected: float
+) -> None:
+    class Known(Estimator):
+        def seconds(self, cell: Cell) -> float:
+            return 100.0
+
+    [dataset] = resolve("digits")
+    tune = _Tune(TuneRequest("gcn", trials=trials, hours=hours))
+    earlier = [Trial(slot, "ok", {}, 0.5, seconds, 1.0, "cell") for slot, seconds in enumerate(done)]
+    assert tune._expected(Search(find_model("gcn"), dataset, "data"), earlier, Known()) == pytest.approx(expected)
 
 
 def test_what_is_missing_is_reported_and_the_others_go_on(graph: str) -> None:  # noqa: F811
@@ -112,6 +211,9 @@ def test_another_search_under_the_same_name_is_refused(graph: str) -> None:  # n
         (["--trials", "1", "--storage", "nowhere"], "'nowhere' is not a storage"),
         (["--trials", "1", "--storage", "postgresql://a:secret@127.0.0.1:1/b"], "cannot be reached"),
         (["--trials", "1", "--name", "x", "--datasets", "ring.npz,digits"], "--name is for one study"),
+        (["--trials", "1", "--name", "a/b"], "--name 'a/b' may only have letters, digits and _ . + -"),
+        (["--trials", "1", "--name", "../../x"], "--name '../../x' may only have letters"),
+        (["--trials", "1", "--name", ""], "--name '' may only have letters"),
         (["--trials", "1", "--time-limit", "soon"], "'soon' is not a length of time"),
         (["--trials", "1", "--seed", "4294967296"], "the seed must lie between 0 and"),
     ],

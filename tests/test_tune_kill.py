@@ -18,17 +18,20 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from running import ring_dataset
 
 ROOT = Path(__file__).parents[1]
-TRIALS, STUDY = 12, "gcn-ring-wide-random-s0"
+TRIALS, RING, DIGITS = 12, "gcn-ring-wide-random-s0", "nagphormer-digits-wide-random-s0"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def start(tmp_path: Path, results: str) -> subprocess.Popen[str]:
-    ring_dataset(tmp_path)
+def start(tmp_path: Path, results: str, *what: str) -> subprocess.Popen[str]:
+    """A study of GCN on the ring, if nothing else is said."""
+    if not what:
+        ring_dataset(tmp_path)
+        what = ("--model", "gcn", "--datasets", str(tmp_path / "ring.npz"), "--trials", str(TRIALS), "--max-epochs")
+        what += ("300", "--set", "patience=300")
     command = [
-        sys.executable, "-m", "bench", "tune", "--model", "gcn", "--datasets", str(tmp_path / "ring.npz"), "--trials",
-        str(TRIALS), "--sampler", "random", "--max-epochs", "300", "--set", "patience=300", "--threads", "1",
-        "--results", str(tmp_path / results),
+        sys.executable, "-m", "bench", "tune", *what, "--sampler", "random", "--threads", "1", "--results",
+        str(tmp_path / results),
     ]  # fmt: skip
     environment = {**os.environ, "BENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
@@ -49,32 +52,37 @@ def ended(process: subprocess.Popen[str]) -> int:
     return process.returncode
 
 
-def trials(tmp_path: Path, results: str) -> list[dict[str, Any]]:
-    content = json.loads((tmp_path / results / "tuning" / f"{STUDY}.json").read_text())
+def trials(tmp_path: Path, results: str, study: str = RING) -> list[dict[str, Any]]:
+    content = json.loads((tmp_path / results / "tuning" / f"{study}.json").read_text())
     return [
         {key: trial[key] for key in ("trial", "outcome", "settings", "val_accuracy")} for trial in content["trials"]
     ]
 
 
-def states(tmp_path: Path, results: str) -> Counter[str]:
-    journal = tmp_path / results / "tuning" / f"{STUDY}.journal"
-    study = optuna.load_study(study_name=STUDY, storage=JournalStorage(JournalFileBackend(str(journal))))
-    return Counter(trial.state.name for trial in study.trials)
+def states(tmp_path: Path, results: str, study: str = RING) -> Counter[str]:
+    journal = tmp_path / results / "tuning" / f"{study}.journal"
+    found = optuna.load_study(study_name=study, storage=JournalStorage(JournalFileBackend(str(journal))))
+    return Counter(trial.state.name for trial in found.trials)
 
 
 def test_killed_three_times_and_the_same_in_the_end(tmp_path: Path) -> None:
-    for count in (2, 3, 2):
-        process = start(tmp_path, "killed")
+    """Twenty trials of NAGphormer on digits; the smallest width and two epochs, to be done in time."""
+    what = ("--model", "nagphormer", "--datasets", "digits", "--trials", "20", "--max-epochs", "2", "--set")
+    what += ("hidden=128",)
+    for count in (3, 5, 4):
+        process = start(tmp_path, "killed", *what)
         after_trials(process, count)
         os.kill(process.pid, signal.SIGKILL)
         assert ended(process) == -signal.SIGKILL
-    assert ended(start(tmp_path, "killed")) == 0
-    assert ended(start(tmp_path, "whole")) == 0
-    assert trials(tmp_path, "killed") == trials(tmp_path, "whole")
-    assert len(trials(tmp_path, "killed")) == TRIALS
-    assert states(tmp_path, "whole") == {"COMPLETE": TRIALS}
-    found = states(tmp_path, "killed")
-    assert found["COMPLETE"] == TRIALS and found["RUNNING"] == 0 and found["FAIL"] <= 3
+    assert ended(start(tmp_path, "killed", *what)) == 0
+    assert ended(start(tmp_path, "whole", *what)) == 0
+    found = trials(tmp_path, "killed", DIGITS)
+    assert found == trials(tmp_path, "whole", DIGITS)
+    assert [trial["trial"] for trial in found] == list(range(20))
+    assert {trial["outcome"] for trial in found} == {"ok"}
+    assert states(tmp_path, "whole", DIGITS) == {"COMPLETE": 20}
+    after = states(tmp_path, "killed", DIGITS)
+    assert after["COMPLETE"] == 20 and after["RUNNING"] == 0 and after["FAIL"] <= 3
 
 
 def test_interrupted_it_says_so_and_goes_on_later(tmp_path: Path) -> None:

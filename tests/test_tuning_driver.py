@@ -7,12 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 from tuning_toys import Imagined, KilledHere, Silent, drive, imagined_accuracy, open_study, ring_search
 
 from bench.data.store import Stored
 from bench.errors import UserError
 from bench.ledger import Ledger
+from bench.records import wall_seconds
 from bench.tuning.choosing import best, best_so_far, cheapest, front, outcomes
+from bench.tuning.pruning import LOST
 from bench.tuning.search import Search
 from bench.tuning.study import Budget, Trial
 from bench.worker import Job
@@ -123,12 +126,88 @@ def test_hours_end_a_study_after_the_trial_that_used_them_up(ring: tuple[Search,
     assert sum(trial.seconds for trial in trials[:-1]) < 0.25 <= sum(trial.seconds for trial in trials)
 
 
-def test_a_study_that_can_only_fail_is_given_up(ring: tuple[Search, Stored], tmp_path: Path) -> None:
+@pytest.mark.parametrize("fate", ["unsupported", "error", "diverged", "oom:estimated: needs about 9 GB"])
+@pytest.mark.parametrize("budget", [Budget(trials=50), Budget(hours=1.0)])
+def test_a_study_that_can_only_fail_is_given_up_and_says_so(
+    fate: str, budget: Budget, ring: tuple[Search, Stored], tmp_path: Path
+) -> None:
     search, stored = ring
-    hopeless = drive(search, stored, tmp_path / "a", Budget(trials=50), Imagined(lambda job: "unsupported"))
-    assert len(hopeless) == 10
-    executor = Imagined(lambda job: "oom" if job.cell.labels["trial"] == 3 else "error")
-    assert len(drive(search, stored, tmp_path / "b", Budget(trials=15), executor)) == 15
+    listener, (outcome, _, reason) = Silent(), fate.partition(":")
+    trials = drive(search, stored, tmp_path, budget, Imagined(lambda job: fate), listener)
+    assert [trial.outcome for trial in trials] == [outcome] * 10
+    last = reason or f"it was {outcome}"
+    assert listener.heard[-1] == (
+        None,
+        f"given up: the first 10 trials all failed (10 {outcome}; the last one: {last}). Mend the cause, or change "
+        "--space, --set or the limits, and start another study with --name toys-2",
+    )
+    assert sum(note.startswith("given up") for _, note in listener.heard) == 1
+
+
+def test_one_that_may_still_find_something_is_not(ring: tuple[Search, Stored], tmp_path: Path) -> None:
+    search, stored = ring
+    listener = Silent()
+    executor = Imagined(lambda job: "oom" if job.cell.labels["trial"] == 3 else "error")  # it was tried, and too large
+    assert len(drive(search, stored, tmp_path / "a", Budget(trials=15), executor, listener)) == 15
+    assert len(drive(search, stored, tmp_path / "b", Budget(trials=10), Imagined(lambda job: "error"), listener)) == 10
+    assert not any("given up" in note for _, note in listener.heard)  # in the second the budget was spent
+
+
+def test_a_worker_that_is_killed_again_and_again_is_taken_for_too_large(
+    ring: tuple[Search, Stored], tmp_path: Path
+) -> None:
+    search, stored = ring
+    executor = Imagined(lambda job: "interrupted:the worker was killed" if job.cell.labels["trial"] == 1 else "ok")
+    listener = Silent()
+    trials = drive(search, stored, tmp_path, Budget(trials=3), executor, listener)
+    assert [trial.outcome for trial in trials] == ["ok", "oom", "ok"]
+    assert [job.cell.labels["trial"] for job in executor.jobs] == [0, 1, 1, 1, 2]
+    killed = [record for record in Ledger(tmp_path) if record["status"] == "interrupted"]
+    assert trials[1].seconds == pytest.approx(sum(map(wall_seconds, killed)))
+    notes = [note for _, note in listener.heard]
+    assert notes.count("trial 1: the worker was killed; it does not count and will be done again") == 3
+    assert notes.count("its worker was killed 3 times") == 1
+
+
+def test_a_trial_that_another_driver_took_for_dead_is_ended_and_done_again(tmp_path: Path) -> None:
+    search, stored = ring_search(tmp_path, prune=True, fixed={"max_epochs": 70})
+    listener, taken = Silent(), []
+
+    def fate(job: Job) -> str:
+        if job.cell.labels["trial"] == 2 and not taken:
+            other = open_study(search, tmp_path)
+            taken.extend(trial for trial in other.study.trials if trial.state.name == "RUNNING")
+            for trial in taken:
+                other.study.tell(trial.number, state=TrialState.FAIL)
+            other.close()
+        return "ok"
+
+    executor = Imagined(fate)
+    trials = drive(search, stored, tmp_path, Budget(trials=4), executor, listener)
+    assert [trial.slot for trial in trials] == [0, 1, 2, 3] and len(taken) == 1
+    assert [job.cell.labels["trial"] for job in executor.jobs] == [0, 1, 2, 2, 3]
+    assert (None, LOST) in listener.heard
+    ended = [record for record in Ledger(tmp_path) if record["status"] == "pruned"]
+    assert [record["labels"]["trial"] for record in ended] == [2]
+    assert ended[0]["phases"]["train"]["seconds"] == 3.2  # at the first rung
+
+
+@pytest.mark.parametrize("age", [None, -1000.0])  # the other machine's clock may be ahead
+def test_no_trial_of_a_driver_that_was_killed_while_asking_stays_behind(
+    age: float | None, ring: tuple[Search, Stored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.tuning.study.UNSIGNED", 0.5)
+    monkeypatch.setattr("bench.tuning.driver.PATIENCE", 0.1)
+    if age is not None:
+        monkeypatch.setattr("bench.tuning.study._age", lambda trial: age)
+    search, stored = ring
+    killed = open_study(search, tmp_path)
+    killed.study.ask(killed.distributions)
+    killed.close()
+    assert len(drive(search, stored, tmp_path, Budget(trials=2))) == 2
+    later = open_study(search, tmp_path)
+    assert [trial.state.name for trial in later.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    later.close()
 
 
 def test_settings_that_do_not_go_together_are_a_failed_trial(
@@ -148,11 +227,37 @@ def test_settings_that_do_not_go_together_are_a_failed_trial(
 
 
 def test_two_objectives_have_a_front_and_no_pruning(tmp_path: Path) -> None:
-    search, stored = ring_search(tmp_path, sampler="tpe", objective=("accuracy", "seconds"))
-    executor = Imagined(lambda job: "oom" if job.cell.config["batch_size"] % 4 == 1 else "ok")
+    search, stored = ring_search(
+        tmp_path, sampler="tpe", objective=("accuracy", "seconds"), fixed={"max_epochs": 70, "learning_rate": 0.01}
+    )
+    executor = Imagined(
+        lambda job: "oom" if job.cell.config["batch_size"] % 4 == 1 else "ok",
+        seconds=lambda config: 2.0 * config["batch_size"],
+    )
     trials = drive(search, stored, tmp_path, Budget(trials=16), executor)
     assert len(trials) == 16 and {trial.outcome for trial in trials} == {"ok", "oom"}
     assert all((trial.outcome == "oom") == (trial.settings["batch_size"] % 4 == 1) for trial in trials)
+
+    points = {  # worked out from the settings alone; 3 seconds of preparing
+        trial.slot: (
+            imagined_accuracy({**trial.settings, "learning_rate": 0.01}),
+            3 + 2.0 * trial.settings["batch_size"],
+        )
+        for trial in trials
+        if trial.outcome == "ok"
+    }
+    tuning = open_study(search, tmp_path)
+    told = {t.user_attrs["claim"]["slot"]: t.values for t in tuning.study.trials if t.state == TrialState.COMPLETE}
+    assert {slot: pytest.approx(list(point)) for slot, point in points.items()} == told
+    assert all(trial.intermediate_values == {} for trial in tuning.study.trials)
+    tuning.close()
+    unbeaten = {
+        (accuracy, cost)
+        for accuracy, cost in points.values()
+        if not any(a >= accuracy and c <= cost and (a, c) != (accuracy, cost) for a, c in points.values())
+    }
+    assert [points[trial.slot] for trial in front(trials)] == sorted(unbeaten, key=lambda point: point[1])
+    assert 1 < len(unbeaten) < len(points)
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Two drivers on one PostgreSQL server, which the test starts on loopback; one of them is killed.
+"""Two `tune` processes on one PostgreSQL server, which the test starts on loopback; one of them is killed.
 
 Skipped, with the reason, where there is no server to start or no driver to reach it: nothing is installed here.
 """
@@ -7,28 +7,30 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections import Counter
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 from running import ring_dataset
 
 from bench.ledger import Ledger
 from bench.tuning.storage import open_storage
 
 HERE = Path(__file__).parent
-TRIALS = 20
+TRIALS, STUDY = 20, "gcn-ring-wide-random-s0"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def server_programs() -> Path | None:
@@ -73,48 +75,77 @@ def server() -> Iterator[str]:
         shutil.rmtree(home)
 
 
-def start(data: Path, results: Path, url: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
-    command = [sys.executable, str(HERE / "tuning_process.py"), str(data), str(results), url, str(TRIALS)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+def start_two(tmp_path: Path, url: str) -> list[subprocess.Popen[str]]:
+    """On two machines each has a results folder of its own, so that here only the database can tell them apart."""
+    ring_dataset(tmp_path)
+    environment = {**os.environ, "BENCH_CACHE": str(tmp_path / "cache")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent), str(HERE)])
+    command = [
+        sys.executable, str(HERE / "tuning_process.py"), "tune", "--model", "gcn", "--datasets",
+        str(tmp_path / "ring.npz"), "--trials", str(TRIALS), "--sampler", "random", "--max-epochs", "100", "--set",
+        "patience=100", "--threads", "1", "--storage", url, "--results",
+    ]  # fmt: skip
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    processes = [
+        subprocess.Popen([*command, str(tmp_path / f"machine{number}")], text=True, env=environment, **pipes)
+        for number in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return processes
 
 
 def slots(output: str) -> list[int]:
-    return [int(line) for line in output.splitlines() if line.isdecimal()]
+    """The trials that a process says it has finished."""
+    return [int(number) for number in re.findall(r"^gcn on ring: trial (\d+): val ", output, re.MULTILINE)]
 
 
-def states(url: str) -> Counter[str]:
+def finished(tmp_path: Path) -> list[int]:
+    """The trials of all cells that either machine has finished."""
+    records = [record for number in range(2) for record in Ledger(tmp_path / f"machine{number}")]
+    return sorted(record["labels"]["trial"] for record in records if record["status"] == "ok")
+
+
+def filled(url: str) -> tuple[list[int], int]:
+    """The slots of the complete trials, and how many trials are stuck."""
     storage, presence = open_storage(url, Path())
     try:
-        return Counter(trial.state.name for trial in optuna.load_study(study_name="toys", storage=storage).trials)
+        trials = optuna.load_study(study_name=STUDY, storage=storage).trials
     finally:
         presence.close()
+    complete = [trial.user_attrs["claim"]["slot"] for trial in trials if trial.state == TrialState.COMPLETE]
+    return sorted(complete), sum(trial.state == TrialState.RUNNING for trial in trials)
 
 
 def test_two_processes_share_the_trials_and_none_is_done_twice(server: str, tmp_path: Path) -> None:
-    """On two machines each has a results folder of its own, so that here only the database can tell them apart."""
-    ring_dataset(tmp_path)
-    processes = [start(tmp_path, tmp_path / f"machine{number}", server) for number in range(2)]
+    processes = start_two(tmp_path, server)
     outputs = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert all(f"done {TRIALS}" in output for output in outputs)
+    assert [process.returncode for process in processes] == [0, 0], outputs
     first, second = map(slots, outputs)
     assert sorted(first + second) == list(range(TRIALS)) and first and second
-    records = [record["labels"]["trial"] for n in range(2) for record in Ledger(tmp_path / f"machine{n}")]
-    assert sorted(records) == list(range(TRIALS))
-    assert states(server)["COMPLETE"] == TRIALS and states(server)["RUNNING"] == 0
+    assert finished(tmp_path) == list(range(TRIALS))
+    assert filled(server) == (list(range(TRIALS)), 0)
 
 
 def test_one_is_killed_and_the_other_finishes(server: str, tmp_path: Path) -> None:
-    ring_dataset(tmp_path)
-    one, two = (start(tmp_path, tmp_path / f"machine{number}", server) for number in range(2))
+    one, two = start_two(tmp_path, server)
     assert one.stdout is not None
-    seen = [int(one.stdout.readline()) for _ in range(3)]  # the third has begun: it will not end
+    said = ""
+    while len(slots(said)) < 3:
+        line = one.stdout.readline()
+        assert line, said
+        said += line
+    time.sleep(0.2)  # a bit into the next one
     os.kill(one.pid, signal.SIGKILL)
-    one.communicate()
+    said += one.communicate()[0]
     output = two.communicate()[0]
-    assert two.returncode == 0 and f"done {TRIALS}" in output
-    assert sorted({*seen, *slots(output)}) == list(range(TRIALS))
-    assert set(seen) & set(slots(output)) <= {seen[-1]}  # only the trial that was cut off is done again
-    found = states(server)
-    assert found["COMPLETE"] == TRIALS and found["RUNNING"] == 0
+    assert one.returncode == -signal.SIGKILL and two.returncode == 0, output
+    assert f"{TRIALS} trials ({TRIALS} complete) in" in output
+    assert not set(slots(said)) & set(slots(output))
+    assert filled(server) == (list(range(TRIALS)), 0)
+    done = finished(tmp_path)
+    assert set(done) == set(range(TRIALS)) and len(done) <= TRIALS + 1  # at most the one that was cut off is done again

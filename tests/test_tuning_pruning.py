@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_models import ToyConfig
 
-from bench.tuning.pruning import Judge, most_evaluations, rungs
+from bench.tuning.pruning import LOST, Judge, most_evaluations, rungs
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,19 @@ def test_one_that_ended_early_stands_at_later_rungs_with_its_best() -> None:
         {32: pytest.approx(0.5), 64: pytest.approx(0.5)},
         {32: pytest.approx(0.6), 64: pytest.approx(0.6)},
     ]
+
+
+def test_a_trial_that_another_driver_took_for_dead_ends_at_the_next_rung() -> None:
+    study = study_of(0.5)
+    trial = study.ask()
+    judge, known, early = (Judge(trial, 100) for _ in range(3))
+    study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    assert all(judge.see(0.9) is None for _ in range(31))
+    assert judge.see(0.9) == LOST
+    assert known.follow([0.9] * 40) == LOST
+    assert early.follow([0.9] * 20) is None
+    early.complete()
+    assert study.trials[-1].intermediate_values == {}
 
 
 @given(st.lists(st.integers(0, 1000).map(lambda right: right / 1000), max_size=90))

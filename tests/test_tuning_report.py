@@ -9,21 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 from ledgers import made_up_records, write_ledger
+from running import ring_dataset
 
 from bench.ledger import Ledger
+from bench.registry import find_model, source_hash
 from bench.report.evidence import Evidence
 from bench.report.table import Entry, Table
 from bench.report.tuning import (
     best_so_far,
     expected_best,
     independent_draws,
+    study_label,
     tuning_drawing,
     tuning_table,
     with_budgets,
 )
+from bench.tuning.lanes import warning_lines
 from bench.tuning.winners import Winner, find_winner, read_studies, winner_path, write_study, write_winner
 
-IDENTITY = {"model": "gcn", "dataset": "photo", "sampler": "random", "pruning": False, "objective": "accuracy"}
+IDENTITY = {
+    "model": "gcn",
+    "dataset": "photo",
+    "sampler": "random",
+    "pruning": False,
+    "objective": "accuracy",
+    "seed": 0,
+}
 STUDY: dict[str, Any] = {"name": "gcn-photo-wide-random-s0", "space": "wide", "published_first": True}
 STUDY |= {"identity": IDENTITY, "budget": "12 trials"}
 
@@ -85,6 +96,23 @@ def test_a_study_becomes_a_row_and_a_curve(tmp_path: Path) -> None:
     assert set(drawing.files) == {"png", "svg"} and drawing.files == again.files
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("gcn-photo-wide-random-s0", {}, "GCN, random, wide, seed 0"),
+        ("gcn-photo-wide-random-s3", {"seed": 3}, "GCN, random, wide, seed 3"),
+        ("mine", {}, "GCN, random, wide, seed 0 (mine)"),
+        (
+            "gcn-photo-wide-random-pareto-s0",
+            {"objective": "accuracy,seconds"},
+            "GCN, random, wide, accuracy and seconds, seed 0",
+        ),
+    ],
+)
+def test_curves_of_different_studies_have_different_names(name: str, change: dict[str, Any], expected: str) -> None:
+    assert study_label({**STUDY, "name": name, "identity": {**IDENTITY, **change}}) == expected
+
+
 FOUND = {"model": "gcn", "dataset": "photo", "study": "s", "space": "wide", "sampler": "tpe", "seed": 0}
 WINNER = Winner({"hidden": 64}, FOUND, {"trials": 34, "outcomes": "30 complete, 4 oom", "hours": 1.0123})
 
@@ -103,6 +131,18 @@ def test_a_winner_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert find_winner(tmp_path, "author", "gcn", photo) is None
 
 
+def test_settings_that_were_found_on_other_data_are_named(tmp_path: Path) -> None:
+    stored, gcn = ring_dataset(tmp_path), find_model("gcn")
+    here = {**FOUND, "source": source_hash(gcn), "data": stored["ring"].graph.fingerprint, "dataset": "ring"}
+    other = {**here, "data": "another file that was called ring.npz"}
+    original = {**other, "dataset": "original"}  # whose twin the ring is, say
+    lines = [
+        warning_lines({("gcn", "ring"): Winner({}, found, {})}, [], stored, [gcn]) for found in (here, other, original)
+    ]
+    told = "gcn on ring: its settings were tuned on other data that was called ring too; tune again"
+    assert lines == [[], [told], []]
+
+
 def test_tables_on_tuned_settings_name_the_budget_of_what_they_show(tmp_path: Path) -> None:
     write_winner(winner_path(tmp_path, "tuned", "gcn", "photo"), WINNER)
     records = made_up_records("gcn", "photo", [90.0, 91.0], mode="sealed")
@@ -113,4 +153,8 @@ def test_tables_on_tuned_settings_name_the_budget_of_what_they_show(tmp_path: Pa
     assert tuned[0].caption == (
         "Tuned: gcn on photo: 34 trials (30 complete, 4 oom) in 1.01 h, sampler tpe, space wide, seed 0.",
     )
+    write_winner(winner_path(tmp_path, "tuned", "gcn", "mine"), Winner({}, {**FOUND, "dataset": "mine"}, WINNER.budget))
+    evidence.records = [{**records[0], "dataset": "mine"}]  # a user's file
+    [own] = with_budgets([shown], evidence, "tuned")
+    assert own.caption[0].startswith("Tuned: gcn on mine: 34 trials")
     assert tuned[1] == empty and with_budgets([shown, empty], evidence, "author") == [shown, empty]

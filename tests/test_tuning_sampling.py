@@ -66,6 +66,24 @@ def test_tpe_goes_on_as_if_it_had_never_stopped() -> None:
     assert pieces == whole
 
 
+@pytest.mark.parametrize("running", [1, 4])
+def test_trials_that_are_running_change_nothing(running: int) -> None:
+    """Theirs may be dead drivers, which a study that was never stopped would not have."""
+    found = []
+    for others in (0, running):
+        sampler = SlotSampler("tpe", 0, SPACE, None)
+        study = optuna.create_study(sampler=sampler, direction="maximize")
+        for slot in range(15):
+            sampler.prepare(slot)
+            study.tell(study.ask(distributions(SPACE)), float(slot))
+        for other in range(others):
+            sampler.prepare(100 + other)
+            study.ask(distributions(SPACE))
+        sampler.prepare(15)
+        found.append(study.ask(distributions(SPACE)).params)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("name", ["tpe", "random", "grid"])
 def test_the_first_slot_gets_what_is_tried_first(name: str) -> None:
     first = {"hidden": 128, "hops": 3}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from running import ring_dataset
 from tuning_toys import Imagined, drive, make_search, ring_search
 
+from bench.commands.tune import TuneRequest, tune_request
 from bench.data.catalogue import resolve
 from bench.data.graph import UNKNOWN_LABEL, graph_fingerprint
 from bench.data.splits import draw_split, is_scored, sealed_nodes, tuning_rule
@@ -20,6 +22,7 @@ from bench.data.store import Stored
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
+from bench.runner import Summary, run_asked
 from bench.tuning.search import sealed_away
 from bench.tuning.study import Budget, Trial
 
@@ -85,20 +88,56 @@ def shuffled(stored: Stored) -> Stored:
 
 
 def test_other_sealed_labels_leave_the_study_unchanged(data: Path, tmp_path: Path) -> None:
-    """With real trainings, and all labels where the driver could find them: it is given the sealed graph itself."""
+    """With real trainings, and all labels where the driver could find them: it is given the sealed graph itself.
+
+    There are enough trials for pruning (after five) and for TPE (after ten) to act on what it had learned by then.
+    """
     original = ring_dataset(data)["ring"]
     [dataset] = resolve(str(data / "ring.npz"))
     studies: list[list[Trial]] = []
     for name, stored in (("as-it-is", original), ("shuffled", shuffled(original))):
         search = make_search(dataset, stored, sampler="tpe", prune=True, fixed={"max_epochs": 34})
         executor = LocalExecutor(tmp_path / name / "logs")
-        studies.append(drive(search, stored, tmp_path / name, Budget(trials=3), executor))
+        studies.append(drive(search, stored, tmp_path / name, Budget(trials=12), executor))
     first, second = (
         [(trial.slot, trial.outcome, trial.settings, trial.accuracy) for trial in trials] for trials in studies
     )
-    assert first == second and len(first) == 3
+    assert first == second and len(first) == 12
+    assert "pruned" in [outcome for _, outcome, _, _ in first]
+    drawn = drive(make_search(dataset, original), original, tmp_path / "random", Budget(trials=12))
+    alike = [trial.settings == settings for trial, (_, _, settings, _) in zip(drawn, first, strict=True)]
+    assert not any(alike[10:])  # what TPE chose is not what the seed alone gives
     assert {trial.cell for trial in studies[0]}.isdisjoint(trial.cell for trial in studies[1])  # nothing was reused
-    assert all(list(record["metrics"]) == ["val"] for record in Ledger(tmp_path / "shuffled"))
+    for record in Ledger(tmp_path / "shuffled"):
+        assert list(record["metrics"]) == (["val"] if record["status"] == "ok" else [])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 4_294_967_295])
+def test_the_command_itself_hands_on_no_sealed_label(
+    seed: int, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `tune` gives to the loop, to the workers and to the ledger."""
+    truth = ring_dataset(data)["ring"].graph.labels
+    executor, graphs = Imagined(), []
+
+    def spied(*arguments: Any) -> Summary:
+        graphs.extend(stored.graph for stored in arguments[2].values())
+        return run_asked(*arguments)
+
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("bench.commands.tune.LocalExecutor", lambda *arguments: executor)
+    monkeypatch.setattr("bench.commands.tune.run_asked", spied)
+    request = TuneRequest("gcn", str(data / "ring.npz"), trials=2, seed=seed, max_epochs=2, results=tmp_path)
+    assert tune_request(request) == 0
+    sealed = sealed_nodes(60)
+    others = np.delete(np.arange(60), sealed)
+    [graph] = graphs
+    assert (graph.labels[sealed] == UNKNOWN_LABEL).all() and np.array_equal(graph.labels[others], truth[others])
+    assert len(executor.jobs) == 2
+    for job in executor.jobs:
+        assert (job.labels[sealed] == UNKNOWN_LABEL).all() and (job.labels[others] != UNKNOWN_LABEL).all()
+        assert np.array_equal(job.split.test, sealed)
+    assert all(list(record["metrics"]) == ["val"] for record in Ledger(tmp_path))
 
 
 def test_sealing_changes_nothing_else(data: Path) -> None:

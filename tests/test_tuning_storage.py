@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,27 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     path.write_bytes(b'{"op": 1}\nnonsense\n{"op": 2}\n')
     with pytest.raises(UserError, match=r"line 2 of study\.journal cannot be read"):
         list(Journal(path).read_logs(0))
+
+
+def test_a_journal_that_somebody_removed(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "study.journal")
+    journal.append_logs(LINES[:1])
+    (tmp_path / "study.journal").unlink()
+    with pytest.raises(UserError, match=r"study\.journal cannot be written \(No such file"):
+        journal.append_logs(LINES[1:])
+    with pytest.raises(UserError, match=r"study\.journal cannot be read \(No such file"):
+        list(journal.read_logs(0))
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "study.journal")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left.*the same command goes on from here"):
+        journal.append_logs(LINES)
 
 
 @pytest.mark.parametrize(

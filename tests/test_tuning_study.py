@@ -180,6 +180,19 @@ def test_a_study_that_somebody_else_made_is_left_alone(search: Search, tmp_path:
     assert len(study.trials) == 1
 
 
+@pytest.mark.parametrize(("pareto", "directions"), [(False, ["minimize"]), (True, ["maximize"])])
+def test_nor_is_an_empty_one_taken_that_looks_for_something_else(
+    pareto: bool, directions: list[str], search: Search, tmp_path: Path
+) -> None:
+    (tmp_path / "tuning").mkdir()
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "tuning" / "toys.journal")))
+    study = optuna.create_study(storage=storage, study_name="toys", directions=directions)
+    objective = ("accuracy", "seconds") if pareto else ("accuracy",)
+    with pytest.raises(UserError, match="that `tune` did not make; choose another --name"):
+        open_study(replace(search, objective=objective), tmp_path)
+    assert study.user_attrs == {}
+
+
 def test_differences() -> None:
     assert differences({"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 2, "d": 4}}) == ["b d was 3, is 4"]
     assert differences({"a": (1, 2)}, {"a": [1, 2]}) == []

@@ -51,11 +51,17 @@ def imagined_accuracy(config: dict[str, Any]) -> float:
 class Imagined:
     """An executor for which a training takes no time: its best accuracy is known, its curve rises to it.
 
-    `fate` tells the status of a job; at the job number `dies_at`, counted from 1, the driver is killed.
+    `fate` tells the status of a job, and behind a colon the reason; `seconds` how long it trains.
+    At the job number `dies_at`, counted from 1, the driver is killed.
     """
 
-    def __init__(self, fate: Callable[[Job], str] = lambda job: "ok", dies_at: int = 0) -> None:
-        self.fate, self.dies_at = fate, dies_at
+    def __init__(
+        self,
+        fate: Callable[[Job], str] = lambda job: "ok",
+        dies_at: int = 0,
+        seconds: Callable[[dict[str, Any]], float] = lambda config: config["max_epochs"] / 10,
+    ) -> None:
+        self.fate, self.dies_at, self.seconds = fate, dies_at, seconds
         self.jobs: list[Job] = []
 
     def run(
@@ -75,12 +81,13 @@ class Imagined:
 
     def _outcome(self, job: Job, on_event: Callable[[Event], None]) -> Outcome:
         config = dict(job.cell.config)
-        best, epochs, status = imagined_accuracy(config), config["max_epochs"], self.fate(job)
+        best, epochs = imagined_accuracy(config), config["max_epochs"]
+        status, _, reason = self.fate(job).partition(":")
         curve = [(1.0, 1.0, best * epoch / epochs) for epoch in range(1, epochs + 1)]
         if len(self.jobs) == self.dies_at:
             raise KilledHere
         if status != "ok":
-            return Outcome(job, status, f"it was {status}", result={"phases": _phases(5.0)})
+            return Outcome(job, status, reason or f"it was {status}", result={"phases": _phases(5.0)})
         try:
             for epoch, (_, _, accuracy) in enumerate(curve, start=1):
                 on_event(Event("progress", job.cell, "train", epoch, epochs, accuracy))
@@ -92,7 +99,7 @@ class Imagined:
         val[:wrong] = (truth[:wrong] + 1) % 3
         training = {"epochs": epochs, "stopped_by": "max_epochs", "curve": curve}
         test = np.zeros(len(job.split.test), np.uint8)
-        result = {"phases": _phases(epochs / 10), "training": training, "val": val, "test": test}
+        result = {"phases": _phases(self.seconds(config)), "training": training, "val": val, "test": test}
         return Outcome(job, "ok", "", result=result)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +16,12 @@ from rich.console import Console
 from bench.commands.cache import cache_in_use
 from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
 from bench.console import say, show_table
-from bench.devices import resolve_devices
 from bench.errors import EXIT_FAILED_CELLS, UserError
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
 from bench.plan import Cell
 from bench.records import DIVERGED, OK, OOM, Record, memory_used
+from bench.registry import find_model, source_hash
 from bench.runner import RunOptions, run_cells
 from bench.sizes import format_size, parse_size
 from bench.summary import describe_settings
@@ -27,16 +30,22 @@ FRONTIER = "frontier"  # a ledger of its own below the results: an `oom` that wa
 FLOOR = 1_000_000  # bytes with which nothing can be loaded
 SHARE = 0.8  # of the memory that is free: the most that is tried
 FITS = (OK, DIVERGED)  # how a cell ends that had memory enough
+MEASURED = "measured"  # bench.prepared's word for a preparation that found nothing ready
 
 
 @dataclass(frozen=True)
 class Frontier:
-    """What was found: not enough, enough (bytes; None where nothing was), and the record behind each."""
+    """What was tried and was not enough (bytes; 0 where nothing was), and what was enough (None where nothing was)."""
 
     too_little: int
     enough: int | None
     failure: Record | None = None  # the one with the largest budget that was not enough, or that failed otherwise
     probes: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the search came to its end; a run that fails for another reason than memory breaks it off."""
+        return self.enough is not None and (self.failure is None or self.failure["status"] == OOM)
 
 
 def find_frontier(probe: Callable[[int], Record], most: int, precision: float) -> Frontier:
@@ -48,7 +57,7 @@ def find_frontier(probe: Callable[[int], Record], most: int, precision: float) -
     record, probes, failure = probe(most), 1, None
     if record["status"] not in FITS:
         return Frontier(most if record["status"] == OOM else 0, None, record, probes)
-    low, high, step = FLOOR, most, 1 + precision
+    low, high, step, too_little = FLOOR, most, 1 + precision, 0
     guess = memory_used(record) or 0
     while high > low * (1 + precision):
         budget = guess if low < guess < high else round((low * high) ** 0.5)
@@ -56,11 +65,12 @@ def find_frontier(probe: Callable[[int], Record], most: int, precision: float) -
         if record["status"] in FITS:
             high, guess = budget, round(budget / step)
         elif record["status"] == OOM:
-            low, guess, failure = budget, round(budget * step), record
+            low = too_little = budget
+            guess, failure = round(budget * step), record
         else:
-            return Frontier(low, high, record, probes)
+            return Frontier(too_little, high, record, probes)
         step = min(step * step, 2.0)
-    return Frontier(low, high, failure, probes)
+    return Frontier(too_little, high, failure, probes)
 
 
 def frontier_request(request: Request, up_to: str | None, precision: float) -> int:
@@ -72,11 +82,10 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
         raise UserError(f"--up-to {up_to} is less than anything needs; write for example 16GB")
     console, errors = Console(), Console(stderr=True)
     with cache_in_use():
-        options, device = make_options(request), resolve_devices(request.device)[0]
+        options = make_options(request)
         plan = make_plan(request, console, errors)
-        search = Search(
-            request.results / FRONTIER, replace(options, redo=True, believe_estimates=False, paths=plan.paths), device
-        )
+        options = replace(options, redo=True, believe_estimates=False, paths=plan.paths)
+        search = Search(request.results / FRONTIER, options)
         found: list[tuple[Cell, Frontier]] = []
         for cell in plan.cells:
             found.append((cell, find_frontier(partial(search.probe, plan, cell), most, precision)))
@@ -84,7 +93,7 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
         search.ledger.close()
     _show(console, plan, found, request.max_epochs)
     code = exit_code(plan, {})
-    return code or (EXIT_FAILED_CELLS if any(result.enough is None for _, result in found) else code)
+    return code or (EXIT_FAILED_CELLS if any(not result.complete for _, result in found) else code)
 
 
 @dataclass
@@ -93,48 +102,74 @@ class Search:
 
     results: Path
     options: RunOptions
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.results)
 
     def probe(self, plan: Plan, cell: Cell, budget: int) -> Record:
         """What came of the cell within this budget."""
-        earlier = known(self.ledger.of(cell.key), budget)
+        source, device = source_hash(find_model(cell.model)), self.options.device
+        earlier = known(self.ledger.of(cell.key), budget, source, self.options.threads, device)
         if earlier is not None:
             return earlier
         check_writable(self.results, "predictions", "logs")
-        executor = LocalExecutor(self.results / "logs", 1, [self.device])
-        options = replace(self.options, memory_limit=budget)
-        summary = run_cells([cell], plan.stored, options, self.ledger, executor)
+        executor = LocalExecutor(self.results / "logs", 1, [device])
+        with private_cache(self.options.cache_folder) as folder:
+            options = replace(self.options, memory_limit=budget, cache_folder=folder)
+            summary = run_cells([cell], plan.stored, options, self.ledger, executor)
         self.ledger.refresh()
         if summary.interrupted:
             raise KeyboardInterrupt
         return summary.records[cell.key]
 
 
-def known(records: Sequence[Record], budget: int) -> Record | None:
-    """An earlier run that fitted into no more than this budget, or ran out of memory with no less.
+@contextlib.contextmanager
+def private_cache(shared: Path | None) -> Iterator[Path | None]:
+    """A folder for the prepared arrays of one run, empty before and gone after: to find them ready takes no memory.
 
-    What a run without limits was seen to use is no proof: memory is looked at now and then, a limit always holds.
+    What searches that were killed have left behind goes first.
+    """
+    if shared is None:
+        yield None
+        return
+    for left in shared.glob(f".{FRONTIER}-[0-9]*"):
+        process = int(left.name.rpartition("-")[2])
+        if process == os.getpid() or not psutil.pid_exists(process):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = shared / f".{FRONTIER}-{os.getpid()}"
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def known(records: Sequence[Record], budget: int, source: str, threads: int, device: str) -> Record | None:
+    """An earlier run of this source, threads and device that fitted into no more, or ran out of memory with no less.
+
+    What a run without limits was seen to use is no proof: memory is looked at now and then, a limit always holds. Nor
+    does one count that fitted because others had prepared its arrays.
     """
     for record in records:
-        limit = record["limits"]["memory"]
-        if limit is not None and (
-            (record["status"] in FITS and limit <= budget) or (record["status"] == OOM and limit >= budget)
-        ):
+        place, limit = record["environment"], record["limits"]["memory"]
+        kind = str(place["device"]).partition(":")[0]
+        if (record["source"], place["threads"], kind) != (source, threads, device.partition(":")[0]) or limit is None:
+            continue
+        alone = record["phases"].get("preprocess", {}).get("source", MEASURED) == MEASURED
+        if (record["status"] in FITS and alone and limit <= budget) or (record["status"] == OOM and limit >= budget):
             return record
     return None
 
 
 def _outcome(found: Frontier) -> str:
-    reason = "" if found.failure is None else str(found.failure["reason"])
-    if found.enough is None:
-        if found.too_little:
-            return f"more than {format_size(found.too_little)} ({reason})"
-        status = "" if found.failure is None else found.failure["status"]
-        return f"cannot be found: {status}: {reason}"
-    return f"{format_size(found.enough)} are enough, {format_size(found.too_little)} are not"
+    enough = [] if found.enough is None else [f"{format_size(found.enough)} are enough"]
+    if found.failure is not None and found.failure["status"] != OOM:
+        tried = [*enough, *([f"{format_size(found.too_little)} are not"] if found.too_little else [])]
+        within = format_size(found.failure["limits"]["memory"])
+        ended = f"cannot be found: {found.failure['status']} within {within}: {found.failure['reason']}"
+        return f"{ended} ({', '.join(tried)})" if tried else ended
+    if found.failure is not None and not enough:
+        return f"more than {format_size(found.too_little)} ({found.failure['reason']})"
+    return f"{enough[0]}, " + (f"{format_size(found.too_little)} are not" if found.too_little else "less was not tried")
 
 
 def _show(console: Console, plan: Plan, found: Sequence[tuple[Cell, Frontier]], max_epochs: int | None) -> None:
@@ -143,7 +178,7 @@ def _show(console: Console, plan: Plan, found: Sequence[tuple[Cell, Frontier]], 
     for cell, result in found:
         model = models[cell.model]
         estimate = model.estimate_memory(plan.stored[cell.dataset].graph, model.Config(**cell.config))
-        gigabytes = "" if result.enough is None else f"{result.enough / 1e9:.2f}"
+        gigabytes = f"{result.enough / 1e9:.2f}" if result.complete and result.enough is not None else ""
         names = (cell.dataset, cell.model, describe_settings(cell))
         rows.append((*names, gigabytes, _outcome(result), "" if estimate is None else f"{estimate / 1e9:.2f}"))
     show_table(console, ["dataset", "model", "settings", "enough GB", "bracket", "model's own estimate GB"], rows)

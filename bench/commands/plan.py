@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from bench.commands.cache import cache_in_use
-from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
+from bench.commands.run import Plan, Request, exit_code, expect, find_room_for, make_options, make_plan
 from bench.console import say, show_table
-from bench.data.store import cache_root
-from bench.devices import resolve_devices
+from bench.data.splits import draw_split
 from bench.display import make_display
-from bench.estimate import MANY_LOOKS, Estimator, Forecaster, at_least, tells_enough
+from bench.errors import UserError
+from bench.estimate import MANY_LOOKS, Estimator, Forecaster, at_least, inferred_nodes, tells_enough
 from bench.executors.local import LocalExecutor
 from bench.forecast import (
     PILOT,
-    RECORDS,
     Column,
+    Room,
     ends_of_rows,
     fill_between,
-    free_space,
     judge,
-    make_columns,
     prepared_size,
     rows_of,
     space_warning,
@@ -32,8 +31,9 @@ from bench.forecast import (
 )
 from bench.ledger import Ledger, check_writable
 from bench.plan import Cell
-from bench.records import OK, TIMEOUT, Record, wall_seconds
-from bench.runner import RunOptions, pending, run_cells
+from bench.records import OK, TIMEOUT, Record, answering, wall_seconds
+from bench.registry import find_model, source_hash
+from bench.runner import COST_NODES, RunOptions, pending, run_cells
 from bench.sizes import format_duration, format_size, parse_duration
 from bench.studies import COST
 from bench.summary import describe_settings
@@ -48,20 +48,38 @@ def plan_request(request: Request, budget: str | None, with_pilots: bool, pilot_
     longest = parse_duration(pilot_limit)
     console, errors = Console(), Console(stderr=True)
     with cache_in_use():
-        options, device = make_options(request), resolve_devices(request.device)[0]
+        options = make_options(request)
         plan = make_plan(request, console, errors)
+        options = replace(options, paths=plan.paths, purpose=plan.purpose)
         ledger = Ledger(request.results)
-        todo, _ = pending(plan.cells, ledger, replace(options, purpose=plan.purpose))
-        columns = make_columns(plan.cells, todo)
-        pilots = Pilots(request.results / PILOTS, replace(options, time_limit=longest, paths=plan.paths), device)
-        forecaster = Forecaster([*ledger, *pilots.ledger], options.threads, device, plan.purpose == COST)
-        unknown = judge(columns, forecaster, RECORDS)
+        todo, _ = pending(plan.cells, ledger, options)
+        pilots = Pilots(request.results / PILOTS, replace(options, time_limit=longest))
+        records = [*ledger, *pilots.ledger]
+        forecaster = Forecaster(records, options.threads, options.device, plan.purpose == COST, inference_of(plan))
+        columns = expect(plan, todo, forecaster, errors)
+        unknown = [column for column in ends_of_rows(columns) if column.todo and column.speed is None]
         if unknown and with_pilots:
-            pilots.judge([column for column in ends_of_rows(columns) if column in unknown], forecaster, plan, console)
+            pilots.judge(unknown, forecaster, plan, console)
         for row in rows_of(columns):
             fill_between(row)
-    _show(console, columns, request.jobs, seconds)
+        room = find_room_for(options)
+    _show(console, columns, request.jobs, seconds, room)
     return exit_code(plan, {})
+
+
+def inference_of(plan: Plan) -> Callable[[Cell], int | None]:
+    """How many nodes a cell of this plan predicts at its end; None where its split cannot be drawn, so nothing runs."""
+
+    @functools.cache
+    def count(dataset: str, rule: str) -> int | None:
+        graph = plan.stored[dataset].graph
+        try:
+            split = draw_split(rule, graph.labels, graph.num_classes, 0)  # the sizes do not depend on the seed
+        except UserError:
+            return None
+        return inferred_nodes(split, COST_NODES if plan.purpose == COST else None)
+
+    return lambda cell: count(cell.dataset, cell.split_rule)
 
 
 # -- pilots -----------------------------------------------------------------------------------------------------------
@@ -73,7 +91,6 @@ class Pilots:
 
     results: Path
     options: RunOptions
-    device: str = "cpu"
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.results)
@@ -82,7 +99,7 @@ class Pilots:
         """Run a pilot of each column, a longer one where the first was too short, and judge the columns by them."""
         say(console, f"{len(columns)} without a record on this machine: a pilot of {LOOKS} evaluations each")
         first = [pilot_of(column.todo[0], LOOKS) for column in columns]
-        records = self._run(first, plan, console)
+        records = self._run(first, forecaster, plan, console)
         short = []
         for column, pilot in zip(columns, first, strict=True):
             record = records[pilot.key]
@@ -94,24 +111,37 @@ class Pilots:
                 )
             elif not tells_enough(record):
                 short.append(pilot_of(column.todo[-1], MANY_LOOKS))
-        records |= self._run(short, plan, console)
+        records |= self._run(short, forecaster, plan, console)
         for record in records.values():
             if record["status"] == OK:
                 forecaster.add(record)
         judge(columns, forecaster, PILOT)
 
-    def _run(self, cells: Sequence[Cell], plan: Plan, console: Console) -> dict[str, Record]:
-        """The records of these cells by key; what has been run before is not run again."""
-        if not cells:
-            return {}
+    def _run(self, cells: Sequence[Cell], forecaster: Forecaster, plan: Plan, console: Console) -> dict[str, Record]:
+        """The records of these cells by key; what has been run here before is not run again."""
+        records = {cell.key: record for cell in cells if (record := self._earlier(cell, forecaster)) is not None}
+        missing = [cell for cell in cells if cell.key not in records]
+        if not missing:
+            return records
         check_writable(self.results, "predictions", "logs")
-        executor = LocalExecutor(self.results / "logs", 1, [self.device])
-        with make_display(console, cells, Estimator(self.ledger), 1) as display:
-            summary = run_cells(cells, plan.stored, self.options, self.ledger, executor, display.on_event)
+        executor = LocalExecutor(self.results / "logs", 1, [self.options.device])
+        options = replace(self.options, redo=True)  # what the ledger has of them is from elsewhere
+        with make_display(console, missing, Estimator(self.ledger), 1) as display:
+            summary = run_cells(missing, plan.stored, options, self.ledger, executor, display.on_event)
         self.ledger.close()
+        self.ledger.refresh()
         if summary.interrupted:
             raise KeyboardInterrupt
-        return summary.records
+        return records | summary.records
+
+    def _earlier(self, cell: Cell, forecaster: Forecaster) -> Record | None:
+        """The pilot of this cell that tells what it takes here, with as many threads and on such a device."""
+        options = self.options
+        local = [record for record in self.ledger.of(cell.key) if forecaster.is_from_here(record)]
+        if options.stale:
+            present = source_hash(find_model(cell.model))
+            local = [record for record in local if record["source"] == present]
+        return answering(local, options.memory_limit, options.time_limit, options.purpose)
 
 
 def pilot_of(cell: Cell, looks: int) -> Cell:
@@ -123,7 +153,7 @@ def pilot_of(cell: Cell, looks: int) -> Cell:
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _show(console: Console, columns: Sequence[Column], jobs: int, budget: float | None) -> None:
+def _show(console: Console, columns: Sequence[Column], jobs: int, budget: float | None, room: Room) -> None:
     """The longest first, then the sums, then what a budget leaves out."""
     waiting = sorted((column for column in columns if column.todo), key=lambda column: -(column.total or 0.0))
     done = sum(len(column.cells) - len(column.todo) for column in columns)
@@ -147,7 +177,7 @@ def _show(console: Console, columns: Sequence[Column], jobs: int, budget: float 
         + (f" with {jobs} at a time" if jobs > 1 else "")
         + (f", and {unknown} cells about which nothing is known" if unknown else ""),
     )
-    _show_space(console, waiting)
+    _show_space(console, waiting, room)
     if budget is not None:
         _show_budget(console, waiting, jobs, budget)
 
@@ -166,18 +196,17 @@ def _row(column: Column) -> tuple[str, ...]:
         each,
         in_all,
         "" if speed is None or speed.memory is None else format_size(speed.memory),
-        "" if speed is None or speed.disk is None else format_size(speed.disk),
+        "" if column.disk is None else format_size(column.disk),
         "failed pilot" if column.failure else column.basis,
     )
 
 
-def _show_space(console: Console, columns: Sequence[Column]) -> None:
+def _show_space(console: Console, columns: Sequence[Column], room: Room) -> None:
     """Memory at the peak, and what the prepared arrays take on disk beside what is free there."""
     memory = max((column.speed.memory or 0.0 for column in columns if column.speed), default=0.0)
-    free = free_space(cache_root())
-    disk = format_size(prepared_size(columns))
-    say(console, f"peak memory {format_size(memory)}; prepared arrays {disk} ({format_size(free)} free)")
-    warning = space_warning(columns, free)
+    disk = format_size(prepared_size(columns, room.private))
+    say(console, f"peak memory {format_size(memory)}; prepared arrays {disk} ({format_size(room.free)} free)")
+    warning = space_warning(columns, room)
     if warning:
         say(console, f"warning: {warning}")
 

@@ -22,7 +22,18 @@ from bench.environment import usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData, UserError
 from bench.estimate import Estimator, Forecaster
 from bench.executors.local import LocalExecutor
-from bench.forecast import RECORDS, expected_size, free_space, judge, make_columns, space_warning
+from bench.forecast import (
+    RECORDS,
+    Column,
+    Room,
+    ask_models,
+    expected_size,
+    find_room,
+    free_space,
+    judge,
+    make_columns,
+    space_warning,
+)
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
 from bench.plan import Cell, Protocol, make_cells
@@ -101,7 +112,9 @@ def _run_request(request: Request) -> int:
     todo, answered = pending(plan.cells, ledger, options)
     for warning in ledger.warnings:
         say(errors, f"warning: {warning}")
-    _warn_of_space(errors, plan, todo, Forecaster(ledger, options.threads, devices[0]))
+    columns = expect(plan, todo, Forecaster(ledger, options.threads, devices[0]), errors)
+    if warning := space_warning(columns, find_room_for(options)):
+        say(errors, f"warning: {warning}")
     if request.dry_run:
         _show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, request.jobs)
         return exit_code(plan, answered)
@@ -132,6 +145,7 @@ def make_options(request: Request) -> RunOptions:
         stale=request.stale,
         redo=request.redo,
         threads=request.threads or max(1, usable_processors() // request.jobs),
+        device=resolve_devices(request.device)[0],
         cache_folder=cache_root() / "prepared",
     )
 
@@ -214,17 +228,19 @@ def _without_strangers(request: Request, plan: Plan, plugins: Plugins, errors: C
     """Where a plug-in is broken, names that nobody knows may be its own: they are left out and the others go on."""
 
     def known(names: str | None, find: Callable[[str], object]) -> str | None:
+        if names is None:  # the study's own, which no plug-in has a part in
+            return None
         kept = []
-        for name in (names or "").split(","):
+        for name in names.split(","):
             try:
                 find(name)
                 kept.append(name)
             except UserError as error:
                 plan.bad.append(f"left out: {error}")
                 say(errors, plan.bad[-1])
-        if names and not kept:
+        if not kept:
             raise UserError(f"nothing is left to run; {plugins.broken[0]}")
-        return ",".join(kept) if names else names
+        return ",".join(kept)
 
     return replace(request, models=known(request.models, resolve_models), datasets=known(request.datasets, resolve))
 
@@ -244,8 +260,9 @@ def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, erro
     except MissingData as error:
         plan.missing.append(f"missing: {error}")
         say(errors, plan.missing[-1])
-    except BadData as error:
-        plan.bad.append(f"bad data: {error}")
+    except (BadData, MemoryError) as error:
+        reason = error if isinstance(error, BadData) else f"{dataset.title} takes more memory than there is"
+        plan.bad.append(f"bad data: {reason}")
         say(errors, plan.bad[-1])
     else:
         plan.stored[dataset.name] = stored
@@ -282,13 +299,19 @@ def fallback_lines(cells: Sequence[Cell], lane: str) -> list[str]:
     ]
 
 
-def _warn_of_space(errors: Console, plan: Plan, todo: Sequence[Cell], forecaster: Forecaster) -> None:
-    """Say beforehand that prepared arrays, as far as earlier records know their size, will not fit on the disk."""
+def expect(plan: Plan, todo: Sequence[Cell], forecaster: Forecaster, errors: Console) -> list[Column]:
+    """The columns of the plan, judged by records and asked what they will keep on disk."""
     columns = make_columns(plan.cells, todo)
     judge(columns, forecaster, RECORDS)
-    warning = space_warning(columns, free_space(cache_root()))
-    if warning:
-        say(errors, f"warning: {warning}")
+    for line in ask_models(columns, plan.models, plan.stored).values():
+        say(errors, f"warning: {line}")
+    return columns
+
+
+def find_room_for(options: RunOptions) -> Room:
+    """Where cells with these options keep their prepared arrays."""
+    assert options.cache_folder is not None
+    return find_room(options.cache_folder, options.cache_limit, options.purpose == COST)
 
 
 # -- what is shown --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,6 +83,8 @@ def tune_request(request: TuneRequest) -> int:
         raise UserError("say what it may cost: --trials, --hours, or both")
     if request.hours is not None and not request.hours > 0:
         raise UserError(f"--hours must be above 0, not {request.hours:g}")
+    if request.name is not None and not re.fullmatch(r"[A-Za-z0-9_.+-]+", request.name):
+        raise UserError(f"--name '{request.name}' may only have letters, digits and _ . + -: files are named after it")
     with cache_in_use():
         return _Tune(request).work()
 
@@ -93,14 +96,15 @@ class _Tune:
         self.request = request
         self.console, self.errors = Console(), Console(stderr=True)
         self.budget = Budget(request.trials, request.hours)
+        self.devices = resolve_devices(request.device)
         self.options = RunOptions(
             memory_limit=None if request.memory_limit is None else parse_size(request.memory_limit),
             time_limit=None if request.time_limit is None else parse_duration(request.time_limit),
             threads=request.threads or max(1, usable_processors() // request.jobs),
             cache_folder=cache_root() / "prepared",
             progress_interval=0.0,  # pruning must not depend on the clock
+            device=self.devices[0],
         )
-        self.devices = resolve_devices(request.device)
         self.missing = self.bad = self.without_winner = 0
 
     # -- all studies -------------------------------------------------------------------------------------------------
@@ -123,7 +127,11 @@ class _Tune:
         ]
         self._say_total(searches)
         for search in searches:
-            self._study(search, stored[search.dataset.name])
+            try:
+                self._study(search, stored[search.dataset.name])
+            except UserError as error:  # a matter of this study; the others go on
+                self.bad += 1
+                say(self.errors, f"error: {error}")
         if self.bad:
             return EXIT_USER_ERROR
         if self.missing:
@@ -144,6 +152,7 @@ class _Tune:
         if request.prune and len(objective) > 1:
             raise UserError("with two objectives there is no pruning: a curve of accuracies says nothing about seconds")
         prune = len(objective) == 1 and request.sampler != "random" if request.prune is None else request.prune
+        models = self._with_space(models)
         overrides, notes = parse_overrides(request.overrides, models)
         for note in notes:
             say(self.console, note)
@@ -169,6 +178,15 @@ class _Tune:
             _sampler(search)
         return searches
 
+    def _with_space(self, models: list[type[Model]]) -> list[type[Model]]:
+        """The models that have the space, with a line for each that has not; where none has, it is refused later."""
+        space = self.request.space
+        found = [model for model in models if space in model.spaces]
+        for model in models if found else ():
+            if model not in found:
+                say(self.errors, f"skipped: {model.name} has no space '{space}' (it has: {', '.join(model.spaces)})")
+        return found or models
+
     def _open(self, dataset: Dataset) -> Stored | None:
         """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
         try:
@@ -190,7 +208,7 @@ class _Tune:
     def _say_total(self, searches: list[Search]) -> None:
         if len(searches) > 1:
             estimator = Estimator(Ledger(self.request.results))
-            seconds = [self._expected(search, estimator, self.budget.trials) for search in searches]
+            seconds = [self._expected(search, [], estimator) for search in searches]
             known = [value for value in seconds if value is not None]
             about = f"about {sum(known) / 3600:.2g} h" if known else "an unknown time"
             unknown = (
@@ -198,13 +216,15 @@ class _Tune:
             )
             say(self.console, f"{len(searches)} studies of {self.budget} each: {about}{unknown}")
 
-    def _expected(self, search: Search, estimator: Estimator, trials: int | None) -> float | None:
-        """Seconds that so many trials will take on this machine, as far as records and limits tell."""
-        bounds = [] if self.budget.hours is None else [3600 * self.budget.hours]
-        each = estimator.seconds(search.cell({}, 0, search.name))
-        if each is not None and trials is not None:
-            bounds.append(trials * min(each, search.time_limit or each))
-        return min(bounds) / self.request.jobs if bounds else None
+    def _expected(self, search: Search, trials: list[Trial], estimator: Estimator) -> float | None:
+        """Seconds that the rest of a study will take: by the trials that it has, else by what records tell."""
+        used, bounds = sum(trial.seconds for trial in trials), []
+        if self.budget.hours is not None:
+            bounds.append(3600 * self.budget.hours - used)
+        each = used / len(trials) if trials else estimator.seconds(search.cell({}, 0, search.name))
+        if each is not None and self.budget.trials is not None:
+            bounds.append((self.budget.trials - len(trials)) * min(each, search.time_limit or each))
+        return max(0.0, min(bounds)) / self.request.jobs if bounds else None
 
     # -- one study ---------------------------------------------------------------------------------------------------
 
@@ -249,8 +269,8 @@ class _Tune:
                     driver.on_event,
                 )
             finally:
-                driver.close()
                 ledger.close()
+                driver.close()
         return summary.interrupted
 
     def _opening_lines(
@@ -266,9 +286,12 @@ class _Tune:
         if size is not None and (self.budget.trials is None or size < self.budget.trials):
             yield f"the grid has {size} points: there will be no more trials than that"
         if trials:
-            yield f"there already: {count_trials(len(trials))} ({outcomes(trials)})"
+            more = (
+                ", more than asked for" if self.budget.trials is not None and len(trials) > self.budget.trials else ""
+            )
+            yield f"there already: {count_trials(len(trials))} ({outcomes(trials)}){more}"
         left = None if self.budget.trials is None else max(0, self.budget.trials - len(trials))
-        seconds = self._expected(search, estimator, left)
+        seconds = self._expected(search, trials, estimator)
         about = "unknown" if seconds is None else f"about {seconds / 3600:.2g} h"
         limit = search.time_limit
         bound = f"; --time-limit bounds it by {left * limit / 3600 / self.request.jobs:.2g} h" if left and limit else ""

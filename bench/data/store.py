@@ -60,7 +60,7 @@ def open_dataset(dataset: Dataset, data: Path | None, cache: Path) -> Stored:
         root = fetch(dataset, cache / "raw")
     found = find_stored(dataset, root, cache)
     if found is None:
-        with _locked(cache, dataset.name):
+        with _locked(cache, dataset):
             found = find_stored(dataset, root, cache) or _parse_and_keep(dataset, root, cache)
     return found
 
@@ -106,7 +106,7 @@ def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
         if stamp is not None:
             _write_file(_stamp_path(cache, dataset.name, stamp), lambda draft: draft.write_text(note))
     except OSError as error:
-        raise _cannot_write(error) from error
+        raise _cannot_write(dataset, error) from error
     del graph  # from here on the mapped copy serves
     opened, counts = _open(folder)
     return Stored(opened.with_labels(labels), folder, counts)
@@ -196,20 +196,21 @@ def _stamp_path(cache: Path, name: str, stamp: str) -> Path:
 
 
 @contextmanager
-def _locked(cache: Path, name: str) -> Iterator[None]:
+def _locked(cache: Path, dataset: Dataset) -> Iterator[None]:
     """One process at a time parses or generates a dataset; the kernel frees the lock of one that dies."""
     try:
         (cache / "graphs").mkdir(parents=True, exist_ok=True)
-        handle = (cache / "graphs" / f".{name}.lock").open("w")
+        handle = (cache / "graphs" / f".{dataset.name}.lock").open("w")
     except OSError as error:
-        raise _cannot_write(error) from error
+        raise _cannot_write(dataset, error) from error
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _cannot_write(error: OSError) -> UserError:
-    return UserError(
-        f"the cache folder cannot be written ({error.strerror or error}); "
+def _cannot_write(dataset: Dataset, error: OSError) -> BadData:
+    """Of this dataset: another may be smaller, or kept already."""
+    return BadData(
+        f"{dataset.title} cannot be kept, the cache folder cannot be written ({error.strerror or error}); "
         "free some space or set BENCH_CACHE to another folder"
     )

@@ -19,15 +19,15 @@ from scipy import stats
 
 from bench.data.catalogue import datasets
 from bench.paper import Claim, claims, published
-from bench.records import OOM, memory_used
+from bench.records import OOM, Record, memory_used, seconds_per_epoch, seconds_per_thousand_nodes, under_load
 from bench.registry import models
 from bench.report.costs import MEGABYTE, by_machine
 from bench.report.entries import brackets
 from bench.report.evidence import Trials
-from bench.report.findings import Findings, compare_pairs, paired
+from bench.report.findings import ACCURACY_STUDIES, Findings, compare_pairs, paired
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal, Reported, SplitSizes, time_ratio, welch
 from bench.report.table import Entry, Table, entry
-from bench.studies import studies
+from bench.studies import COST, studies
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN, NO_NUMBERS = "holds", "fails", "undecided", "not run", "no numbers"
 
@@ -345,30 +345,63 @@ def _cost_trials(claim: Claim, findings: Findings, model: str, dataset: str) -> 
 
 
 def _faster(claim: Claim, findings: Findings) -> Iterator[Check]:
-    """Seconds are compared on one machine only: one on which both were timed, that with the most trials."""
+    """Seconds of whole trainings and their inference; where only epochs were measured, what can be said of those."""
     for dataset, model, other in itertools.product(claim.datasets, claim.models, claim.versus):
-        pair = [_cost_trials(claim, findings, name, dataset) for name in (model, other)]
-        there = [trials for trials in pair if trials is not None and trials.good]
-        if len(there) < 2 or len({trials.dataset for trials in there}) > 1:
-            yield Check(dataset, NOT_RUN, f"against {_name(other)}")
-            continue
-        keys = tuple(key for trials in there for key in trials.keys)
-        first, second = (by_machine(trials.good) for trials in there)
-        machines = sorted(first.keys() & second.keys(), key=lambda name: -len(first[name]) - len(second[name]))
-        if not machines:
-            yield Check(dataset, UNDECIDED, f"{_name(other)} was timed on another machine", keys)
-            continue
-        ours, theirs = (
-            [r["phases"]["train"]["seconds"] + r["phases"]["infer"]["seconds"] for r in records[machines[0]]]
-            for records in (first, second)
-        )
-        ratio = time_ratio(theirs, ours)
-        assert claim.threshold is not None
-        effect = f"{_name(other)} takes {ratio.value:.2f} times as long"
-        if min(len(ours), len(theirs)) > 1:
-            effect += f" [{ratio.interval.low:.2f}, {ratio.interval.high:.2f}]"
-        effect += f" on {_name(there[0].dataset)}" if there[0].dataset != dataset else ""
-        yield Check(dataset, HOLDS if ratio.value >= claim.threshold else FAILS, effect, keys, ratio.value)
+        places = [*((study, dataset) for study in (*ACCURACY_STUDIES, claim.study)), (claim.study, f"{dataset}-twin")]
+        pairs = [
+            (first, second)
+            for study, name in places
+            if (first := findings.trials(study, model, name)) is not None
+            and (second := findings.trials(study, other, name)) is not None
+            and first.good
+            and second.good
+        ]
+        checks = (_compared_seconds(claim, dataset, *pair) for pair in pairs)
+        found = next((check for check in checks if check is not None), None)
+        if found is None and pairs:
+            keys = tuple(key for trials in pairs[0] for key in trials.keys)
+            found = Check(dataset, UNDECIDED, f"never timed undisturbed and on one machine with {_name(other)}", keys)
+        yield found or Check(dataset, NOT_RUN, f"against {_name(other)}")
+
+
+def _compared_seconds(claim: Claim, dataset: str, trials: Trials, other: Trials) -> Check | None:
+    """By undisturbed trials on one machine, that with the most of both; None where there is none."""
+    ours, theirs = (by_machine(r for r in each.good if under_load(r) is False) for each in (trials, other))
+    machines = sorted(ours.keys() & theirs.keys(), key=lambda name: -len(ours[name]) - len(theirs[name]))
+    if not machines:
+        return None
+    first, second = ours[machines[0]], theirs[machines[0]]
+    keys = tuple(record["key"] for record in (*first, *second))
+    place = f" on {_name(trials.dataset)}" if trials.dataset != dataset else ""
+    if _ends_early(trials) or _ends_early(other):
+        epochs, text = _times_as_long(first, second, seconds_per_epoch)
+        effect = f"an epoch of {_name(other.model)} takes {text} times as long"
+        if all(seconds_per_thousand_nodes(record) for record in (*first, *second)):
+            effect += f", inference {_times_as_long(first, second, seconds_per_thousand_nodes)[1]} times"
+        return Check(dataset, UNDECIDED, f"{effect}{place}; whole trainings were not timed", keys, epochs)
+    ratio, text = _times_as_long(
+        first, second, lambda record: record["phases"]["train"]["seconds"] + record["phases"]["infer"]["seconds"]
+    )
+    assert claim.threshold is not None
+    effect = f"{_name(other.model)} takes {text} times as long{place}"
+    return Check(dataset, HOLDS if ratio >= claim.threshold else FAILS, effect, keys, ratio)
+
+
+def _ends_early(trials: Trials) -> bool:
+    """Whether something else than the model's own recipe ended trainings: a study that measures epochs, or a cap."""
+    measured = (record.get("purpose") == COST and record["config"]["stop"] == "never" for record in trials.good)
+    return any(measured) or trials.capped > 0
+
+
+def _times_as_long(
+    ours: Sequence[Record], theirs: Sequence[Record], seconds: Callable[[Record], float | None]
+) -> tuple[float, str]:
+    """How many times as long theirs takes, and that in words, with an interval where there are repeats."""
+    first, second = ([value for record in some if (value := seconds(record))] for some in (theirs, ours))
+    ratio = time_ratio(first, second)
+    repeated = min(len(ours), len(theirs)) > 1
+    interval = f" [{ratio.interval.low:.2f}, {ratio.interval.high:.2f}]" if repeated else ""
+    return ratio.value, f"{ratio.value:.2f}{interval}"
 
 
 def _memory(claim: Claim, findings: Findings) -> Iterator[Check]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-import pandas as pd
-
-from bench.data.catalogue import Dataset, resolve
+from bench.data.catalogue import Dataset, datasets
 from bench.paper import published
 from bench.records import (
+    LOADED,
     Record,
+    machine_of,
     memory_used,
     prepared_bytes,
     seconds_per_epoch,
     seconds_per_thousand_nodes,
     under_load,
 )
-from bench.report.entries import accuracy_entry, median_entry, setting_lines
+from bench.report.entries import MISSING, accuracy_entry, median_entry, setting_lines
 from bench.report.evidence import Evidence, Trials
 from bench.report.findings import Findings, model_title
 from bench.report.table import Entry, Table, entry, without_empty
@@ -24,29 +24,51 @@ from bench.studies import Study
 
 MEGABYTE = 1e6
 LIBRARIES = ("python", "torch", "numpy", "scipy", "numba", "torch_geometric", "dgl")
-COSTS: dict[str, Callable[[Record], float | None]] = {
+TRAIN_AND_INFER, PIPELINE, MEMORY, EPOCHS = "train + infer s", "whole pipeline s", "memory MB", "epochs"
+COSTS: dict[str, Callable[[Record], float | None]] = {  # of whole trainings
     "preprocess s": lambda record: _preprocess(record),
     "train s": lambda record: record["phases"]["train"]["seconds"],
     "s per epoch": seconds_per_epoch,
     "infer s": lambda record: record["phases"]["infer"]["seconds"],
     "per 1,000 nodes": seconds_per_thousand_nodes,
-    "memory MB": lambda record: (memory_used(record) or 0) / MEGABYTE or None,
+    MEMORY: lambda record: (memory_used(record) or 0) / MEGABYTE or None,
     "disk MB": lambda record: (prepared_bytes(record) or 0) / MEGABYTE or None,
-    "epochs": lambda record: record["training"]["epochs"],
+    EPOCHS: lambda record: record["training"]["epochs"],
 }
-DISTURBED = {True: "yes", False: "no", None: "unknown"}
+MEASURED: dict[str, Callable[[Record], float | None]] = {  # of a fixed number of epochs and a sample of the nodes
+    "preprocess s": COSTS["preprocess s"],
+    "s per epoch": COSTS["s per epoch"],
+    "infer s per 1,000 nodes": COSTS["per 1,000 nodes"],
+    TRAIN_AND_INFER: lambda record: _train_and_infer(record),
+    PIPELINE: lambda record: None if (rest := _train_and_infer(record)) is None else _preprocess(record) + rest,
+    MEMORY: COSTS[MEMORY],
+    "disk MB": COSTS["disk MB"],
+    EPOCHS: COSTS[EPOCHS],
+}
+# what is divided by the reference model's: how the column is called -> our cost, and what the paper prints of it
+RATIOS = {"time": (TRAIN_AND_INFER, "seconds"), "memory": (MEMORY, "memory_mb"), "whole pipeline": (PIPELINE, "")}
+CLEAN = "no"
+DISTURBED = {True: "yes", False: CLEAN, None: "unknown"}
 
 
-def _preprocess(record: Record) -> float | None:
+def _preprocess(record: Record) -> float:
     """As measured; where arrays were reused, with the time that somebody had spent on them."""
     phase = record["phases"]["preprocess"]
     return float(phase["seconds"] + (phase.get("reused_seconds") or 0.0))
 
 
-def machine_of(record: Record) -> str:
-    """What timings have in common that may stand in one column."""
-    environment = record["environment"]
-    return f"{environment['gpu'] or environment['processor']}, {environment['threads']} thread(s)"
+def _train_and_infer(record: Record) -> float | None:
+    """All epochs at the rate of the later ones, and inference over all nodes of the graph at the rate of the sample."""
+    thousand, nodes = seconds_per_thousand_nodes(record), _nodes(record)
+    if thousand is None or nodes is None:
+        return None
+    return float(record["training"]["epochs"] * seconds_per_epoch(record) + nodes / 1000 * thousand)
+
+
+def _nodes(record: Record) -> int | None:
+    """Of the graph; one that the paper does not have is small enough for the sample to be all of it."""
+    paper = datasets()[record["dataset"]].paper
+    return paper.nodes if paper else record["phases"]["infer"].get("nodes")
 
 
 def by_machine(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -62,62 +84,144 @@ def _grouped(records: Iterable[Record], what: Callable[[Record], str]) -> dict[s
 
 
 def cost_table(findings: Findings, study: Study, order: Sequence[str], paper_table: str | None = None) -> Table:
-    """A row per model, dataset, machine and whether others were busy on it; twins stand under their own names."""
-    paper = published(paper_table).set_index(["row", "column", "measure"])["mean"] if paper_table else None
+    """A row per model, dataset, machine and whether others were busy on it; twins stand under their own names.
+
+    With a `paper_table`, for a study that measures costs: beside the paper's, and divided by its reference model's.
+    """
+    columns = MEASURED if paper_table else COSTS
     rows, shown = [], []
-    extra = resolve(study.extra) if study.extra else []
-    for dataset in [*findings.columns(study), *extra]:
+    for dataset in findings.columns(study):
+        beside = _Beside(findings, study, dataset, paper_table) if paper_table else None
         for model in order:
             trials = findings.trials(study.name, model, dataset.name)
-            if trials is not None and (trials.records or (paper is not None and not dataset.is_twin)):
-                rows += _cost_rows(trials, dataset, paper)
+            if trials is not None and (trials.records or (paper_table and not dataset.is_twin)):
+                rows += _cost_rows(trials, dataset, columns, beside)
                 shown.append(trials)
-    printed = ("paper: GPU MB", "paper: s") if paper is not None else ()
-    caption = [
-        "Medians over n trials. Memory: largest of any phase above the start (on a GPU: reserved). Disk: prepared "
-        "arrays. Disturbed: whether others used the machine meanwhile, so that the seconds are too many; older records "
-        "do not say."
-    ]
-    if paper is not None:
-        caption.append("The paper's seconds are for training and inference on an RTX 2080 Ti.")
-    if any(dataset.is_twin for dataset in extra):
-        caption.append(
-            "A twin is a generated graph of the dataset's shape: its costs stand for the dataset, accuracies do not."
-        )
     table = Table(
-        study.name if paper is not None else f"{study.name}-cost",
-        f"{study.shows}: {study.about}"
-        if paper is not None
-        else f"Cost of {study.shows}: seconds and memory of its trials",
-        ("Dataset", "Method", *COSTS, "n", "disturbed", "machine", *printed),
+        study.name if paper_table else f"{study.name}-cost",
+        f"{study.shows}: {study.about}" if paper_table else f"Cost of {study.shows}: seconds and memory of its trials",
+        ("Dataset", "Method", *columns, "n", "disturbed", "machine", *(_Beside.header(study) if paper_table else ())),
         tuple(rows),
-        (*caption, *setting_lines(findings, shown, study.name if paper is not None else "", marked=False)),
+        (
+            *_caption(shown, study if paper_table else None),
+            *setting_lines(findings, shown, study.name if paper_table else "", marked=False),
+        ),
     )
     return without_empty(table)
 
 
-def _cost_rows(trials: Trials, dataset: Dataset, paper: pd.Series | None) -> list[tuple[Entry, ...]]:
-    real = dataset.settings_name or dataset.name
+def _cost_rows(
+    trials: Trials, dataset: Dataset, columns: Mapping[str, Callable[[Record], float | None]], beside: _Beside | None
+) -> list[tuple[Entry, ...]]:
     names = (entry(dataset.title), entry(model_title(trials.model)))
-    printed = [] if paper is None else [_printed(paper, trials.model, real, what) for what in ("memory_mb", "seconds")]
     if not trials.good:
-        return [(*names, accuracy_entry(trials), *[entry("")] * (len(COSTS) + 2), *printed)]
+        more = beside.entries(trials.model, {}, "") if beside else []
+        return [(*names, accuracy_entry(trials), *[entry("")] * (len(columns) + 2), *more)]
     marks = [f" [{mark}]" for mark, there in (("capped", trials.capped), ("stale", trials.stale)) if there]
     rows = []
-    for machine, several in by_machine(trials.good).items():
-        for disturbed, records in _grouped(several, lambda record: DISTURBED[under_load(record)]).items():
-            keys = tuple(record["key"] for record in records)
-            costs = [median_entry([cost(record) for record in records], keys) for cost in COSTS.values()]
-            count = Entry(f"{len(records)}{''.join(marks)}", keys, value=float(len(records)))
-            rows.append((*names, *costs, count, Entry(disturbed, keys), Entry(machine, keys), *printed))
+    for machine, disturbed, records in _comparable(trials):
+        keys = tuple(record["key"] for record in records)
+        costs = _medians(records, columns)
+        count = Entry(f"{len(records)}{''.join(marks)}", keys, value=float(len(records)))
+        more = beside.entries(trials.model, costs, machine if disturbed == CLEAN else "") if beside else []
+        rows.append((*names, *costs.values(), count, Entry(disturbed, keys), Entry(machine, keys), *more))
     return rows
 
 
-def _printed(paper: pd.Series, model: str, dataset: str, what: str) -> Entry:
-    if (model, dataset, what) not in paper.index:
-        return entry("")
-    value = float(paper[model, dataset, what])
-    return Entry(f"{value:,g}", note="Table 6 of the paper", value=value)
+def _comparable(trials: Trials) -> Iterator[tuple[str, str, list[Record]]]:
+    """Machine, whether others disturbed it, and the records that may therefore share a row."""
+    for machine, several in by_machine(trials.good).items():
+        for disturbed, records in _grouped(several, lambda record: DISTURBED[under_load(record)]).items():
+            yield machine, disturbed, records
+
+
+def _medians(records: Sequence[Record], columns: Mapping[str, Callable[[Record], float | None]]) -> dict[str, Entry]:
+    keys = tuple(record["key"] for record in records)
+    return {name: median_entry([cost(record) for record in records], keys) for name, cost in columns.items()}
+
+
+class _Beside:
+    """What stands beside the measured costs of one dataset: the paper's, and both divided by the reference model's."""
+
+    def __init__(self, findings: Findings, study: Study, dataset: Dataset, paper_table: str) -> None:
+        self._dataset, self._name = dataset, study.reference
+        self._paper = published(paper_table).set_index(["row", "column", "measure"])["mean"]
+        reference = findings.trials(study.name, study.reference, dataset.name)
+        self._reference = {  # by machine
+            machine: _medians(records, MEASURED)
+            for machine, disturbed, records in (_comparable(reference) if reference else ())
+            if disturbed == CLEAN
+        }
+
+    @staticmethod
+    def header(study: Study) -> list[str]:
+        by = model_title(study.reference)
+        return [
+            "paper: GPU MB",
+            "paper: s",
+            *(f"{what} × {by}" + (", ours / paper" if printed else "") for what, (_, printed) in RATIOS.items()),
+        ]
+
+    def entries(self, model: str, costs: Mapping[str, Entry], machine: str) -> list[Entry]:
+        """`machine` is where the costs were measured undisturbed: elsewhere nothing is divided."""
+        shown = ("memory_mb", "seconds")
+        absolute = [entry("") if self._dataset.is_twin else self._printed(model, what) for what in shown]
+        return absolute + [self._ratio(model, costs, machine, *chosen) for chosen in RATIOS.values()]
+
+    def _printed(self, model: str, what: str) -> Entry:
+        value = self._of_paper(model, what)
+        return entry("") if value is None else Entry(f"{value:,g}", note="Table 6 of the paper", value=value)
+
+    def _of_paper(self, model: str, what: str) -> float | None:
+        value = self._paper.get((model, self._dataset.settings_name, what))
+        return None if value is None else float(value)
+
+    def _ratio(self, model: str, costs: Mapping[str, Entry], machine: str, cost: str, what: str) -> Entry:
+        reference = self._reference.get(machine, {})
+        ours, by = costs.get(cost, Entry()), reference.get(cost, Entry())
+        same_length = bool(reference) and costs[EPOCHS].value == reference[EPOCHS].value
+        measured = ours.value / by.value if same_length and ours.value and by.value else None
+        theirs, by_theirs = self._of_paper(model, what), self._of_paper(self._name, what)
+        printed = theirs / by_theirs if theirs and by_theirs else None
+        if measured is None and printed is None:
+            return entry("")
+        sides = (measured, printed) if what else (measured,)
+        text = " / ".join(MISSING if ratio is None else f"{ratio:.3g}" for ratio in sides)
+        note = "" if printed is None else f"Table 6 of the paper: {theirs:,g} against {by_theirs:,g}"
+        return Entry(text, () if measured is None else (*ours.keys, *by.keys), note=note, value=measured)
+
+
+def _caption(shown: Sequence[Trials], study: Study | None) -> Iterator[str]:
+    """What the columns are; `study` where it is one that measures cost."""
+    yield (
+        "Medians over n trials. Memory: largest of any phase above the start (on a GPU: reserved). Disk: prepared "
+        f"arrays. Disturbed: whether others used more than {LOADED:.0%} of the cell's number of processors meanwhile, "
+        "so that the seconds are too many; older records do not say."
+    )
+    if study is None:
+        return
+    yield (
+        f"{TRAIN_AND_INFER}: epochs × s per epoch, a fixed number of epochs and no whole training, and inference over "
+        f"all nodes of the graph at the measured rate. {PIPELINE}: preprocess s + {TRAIN_AND_INFER}."
+    )
+    measured = {
+        datasets()[record["dataset"]].title: f"{record['phases']['infer']['nodes']:,} of {_nodes(record):,} nodes"
+        for trials in shown
+        for record in trials.good
+        if record["phases"]["infer"].get("nodes")
+    }
+    if measured:
+        yield f"Inference was measured on {', '.join(f'{nodes} of {name}' for name, nodes in measured.items())}."
+    by = model_title(study.reference)
+    yield (
+        f"× {by}: divided by what {by} takes on the same graph; ours on the same machine, with as many epochs and only "
+        "where nobody disturbed either. The paper's seconds are for training and inference on an RTX 2080 Ti."
+    )
+    if any(datasets()[trials.dataset].is_twin for trials in shown):
+        yield (
+            "A twin is a generated graph of the dataset's shape: its costs stand for the dataset, and their ratios are "
+            "beside the paper's for it; accuracies do not."
+        )
 
 
 def machine_table(evidence: Evidence) -> Table:

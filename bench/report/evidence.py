@@ -12,10 +12,11 @@ from bench.data.splits import is_scored, rule_for
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.plan import canonical_json
-from bench.records import CAP_REACHED, OK, Record, newest
+from bench.records import CAP_REACHED, OK, Record, machine_of, newest
 from bench.registry import models, source_hash
 from bench.settings import resolve_settings
 from bench.staleness import Sources
+from bench.studies import Study
 from bench.tuning.winners import find_winner
 
 # What tables and figures read, beyond what the ledger itself asks of a record; numbers where it says so.
@@ -82,15 +83,15 @@ class Evidence:
     def __init__(self, ledger: Ledger) -> None:
         self.results = ledger.results
         self.warnings = list(ledger.warnings)
-        by_key: dict[str, list[Record]] = defaultdict(list)
+        repeats: dict[tuple[str, str | None, str], list[Record]] = defaultdict(list)
         usable = list(self._usable(ledger))
         for each in usable:
-            by_key[each["key"]].append(each)
-        self._name_repeated(by_key)
-        standing = [record for records in by_key.values() if (record := newest(records)) is not None]
+            repeats[_stands_for(each)].append(each)
+        self._name_repeated(repeats.values())
+        standing = [record for records in repeats.values() if (record := newest(records)) is not None]
         self.records = sorted(standing, key=lambda record: record["key"])
-        self.stale: set[str] = set()
-        self._by_work: dict[tuple[str, str, str, str], list[Record]] = defaultdict(list)
+        self._stale: set[tuple[str, str | None, str]] = set()
+        self._by_work: dict[tuple[str, str, str, str, str | None], list[Record]] = defaultdict(list)
         self._arrange(usable)
 
     def _usable(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -106,9 +107,9 @@ class Evidence:
             named = ", ".join(keys[:_NAMED]) + (", …" if len(keys) > _NAMED else "")
             self.warnings.append(f"{len(keys)} record(s) without a usable '{field}' are left out: {named}")
 
-    def _name_repeated(self, by_key: Mapping[str, list[Record]]) -> None:
+    def _name_repeated(self, repeats: Iterable[list[Record]]) -> None:
         repeated = Counter(
-            f"{records[0]['model']} on {records[0]['dataset']}" for records in by_key.values() if len(records) > 1
+            f"{records[0]['model']} on {records[0]['dataset']}" for records in repeats if len(records) > 1
         )
         if repeated:
             where = ", ".join(f"{name} ({count})" for name, count in sorted(repeated.items()))
@@ -123,10 +124,10 @@ class Evidence:
             if model is None:
                 continue
             if sources.is_stale(record):
-                self.stale.add(record["key"])
+                self._stale.add(_stands_for(record))
             if record["data"] == data[record["dataset"]] and record["revision"] == model.revision:
-                work = (model.name, record["dataset"], record["split"]["rule"], _without_cap(record["config"]))
-                self._by_work[work].append(record)
+                config, purpose = _without_cap(record["config"]), record.get("purpose")
+                self._by_work[model.name, record["dataset"], record["split"]["rule"], config, purpose].append(record)
         unknown = Counter(record["model"] for record in self.records if record["model"] not in known)
         for name, count in sorted(unknown.items()):
             self.warnings.append(f"{count} record(s) of '{name}', which is not a model here, are left out")
@@ -152,12 +153,18 @@ class Evidence:
         variant: str = "",
         mode: str = "fresh",
         lane: str = "author",
+        study: Study | None = None,
     ) -> Trials:
-        """The trials that were run with these settings; with a cap only where none was run without."""
+        """The trials that were run with these settings; with a cap only where none was run without.
+
+        Where the study has a purpose of its own, those that were made for it; otherwise those made for accuracy.
+        """
+        purpose = study.purpose if study else None
         winner = find_winner(self.results, lane, model.name, dataset)
         tuned = winner.settings if winner else None
         resolved = resolve_settings(model, dataset.settings_name, lane, settings, tuned=tuned)
-        work = (model.name, dataset.name, rule_for(dataset.split_rule, mode), _without_cap(resolved.values))
+        rule, config = rule_for(dataset.split_rule, mode), _without_cap(resolved.values)
+        work = (model.name, dataset.name, rule, config, purpose)
         found = [record for record in self._by_work.get(work, ()) if _of_mode(record, mode)]
         wanted = resolved.config.max_epochs
         length = max((n for record in found if (n := record["config"]["max_epochs"]) <= wanted), default=wanted)
@@ -169,10 +176,16 @@ class Evidence:
             mode,
             resolved.labels["settings"],
             tuple(sorted(found, key=_seeds)),
-            frozenset(record["key"] for record in found if record["key"] in self.stale),
-            _command(model, dataset, settings or {}, mode, lane),
+            frozenset(record["key"] for record in found if _stands_for(record) in self._stale),
+            _command(model, dataset, settings or {}, mode, lane, study.name if study and purpose else ""),
             wanted,
         )
+
+
+def _stands_for(record: Record) -> tuple[str, str | None, str]:
+    """Of the records that have this in common one counts; a measurement hides no result and no other machine's."""
+    purpose = record.get("purpose")
+    return record["key"], purpose, machine_of(record) if purpose else ""
 
 
 def _of_mode(record: Record, mode: str) -> bool:
@@ -209,11 +222,15 @@ def _has(record: Record, path: str, number: bool = False) -> bool:
     return isinstance(value, (int, float)) or not number
 
 
-def _command(model: type[Model], dataset: Dataset, settings: Mapping[str, Any], mode: str, lane: str) -> str:
-    options = [f"--models {model.name}", f"--datasets {dataset.name}"]
+def _command(
+    model: type[Model], dataset: Dataset, settings: Mapping[str, Any], mode: str, lane: str, study: str
+) -> str:
+    """What fills a place; `study` where only the study makes such records, with the settings that it has itself."""
+    options = [f"--study {study}"] if study else []
+    options += [f"--models {model.name}", f"--datasets {dataset.name}"]
     options += [f"--split {mode}"] if mode != "fresh" else []
     options += [f"--settings {lane}"] if lane != "author" else []
-    options += [f"--set {key}={_written(value)}" for key, value in settings.items()]
+    options += [f"--set {key}={_written(value)}" for key, value in settings.items() if not study]
     return " ".join(["python -m bench run", *options])
 
 

@@ -68,7 +68,9 @@ def tuning_drawing(results: Path) -> Drawing | None:
         for study, trials in found:
             axis = axes[names.index(study["identity"]["dataset"])]
             look, curve = styles[study["name"]], best_so_far(trials)
-            axis.step(np.arange(1, len(curve) + 1), curve, where="post", label=_label(study), **look, markevery=[-1])
+            axis.step(
+                np.arange(1, len(curve) + 1), curve, where="post", label=study_label(study), **look, markevery=[-1]
+            )
             draws = independent_draws(study, trials)
             if draws is not None and len(draws) >= ENOUGH:
                 below, middle, above = expected_best(draws)
@@ -86,12 +88,16 @@ def tuning_drawing(results: Path) -> Drawing | None:
         return Drawing(NAME, title, as_files(figure))
 
 
-def _label(study: Mapping[str, Any]) -> str:
+def study_label(study: Mapping[str, Any]) -> str:
+    """What tells the study from the others of its dataset."""
     identity = study["identity"]
     model = models().get(identity["model"])
     name = (model.title or model.name) if model else identity["model"]
-    objective = ", accuracy and seconds" if "," in identity["objective"] else ""
-    return f"{name}, {identity['sampler']}, {study['space']}{objective}"
+    pareto = "," in identity["objective"]
+    words = [identity["model"], identity["dataset"], study["space"], identity["sampler"], *(["pareto"] * pareto)]
+    given = "" if study["name"] == "-".join([*words, f"s{identity['seed']}"]) else f" ({study['name']})"
+    objective = ", accuracy and seconds" if pareto else ""
+    return f"{name}, {identity['sampler']}, {study['space']}{objective}, seed {identity['seed']}{given}"
 
 
 def _title(dataset: str) -> str:
@@ -110,7 +116,8 @@ def tuning_table(results: Path) -> Table | None:
         ("study", "model", "dataset", "space", "sampler", "pruning", "trials", "outcomes", "hours", "best val %"),
         rows,
         (
-            "Every trial is a cell trained and validated on the sealed split; no label of its test fifth was read. "
+            "Every trial is a cell trained and validated on the sealed split. `tune` reads a dataset with all its "
+            "labels and drops those of the sealed test fifth before anything is tuned: no driver or worker has them. "
             "Hours: all trials of a study together. Best: the most accurate complete trial.",
         ),
     )
@@ -145,7 +152,6 @@ def with_budgets(tables: Sequence[Table], evidence: Evidence, lane: str) -> list
 def _budgets(table: Table, places: Mapping[str, tuple[str, str]], evidence: Evidence, lane: str) -> Iterator[str]:
     shown = dict.fromkeys(places[key] for row in table.rows for item in row for key in item.keys if key in places)
     for model, name in shown:
-        dataset = datasets().get(name)
-        winner = find_winner(evidence.results, lane, model, dataset) if dataset else None
+        winner = find_winner(evidence.results, lane, model, datasets().get(name, name))
         if winner is not None:
             yield f"Tuned: {winner.line}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.registry import source_hash
 from bench.sizes import format_duration, format_size
 from bench.tuning.choosing import complete, outcomes
 from bench.tuning.search import Search
-from bench.tuning.study import Budget, Trial, Tuning
+from bench.tuning.study import Budget, Trial, Tuning, count_trials
 from bench.tuning.winners import Winner, write_study
 
 FEWEST = 4  # complete trials, below which nobody can tell what mattered
@@ -26,7 +27,7 @@ def write_trials(results: Path, search: Search, name: str, budget: Budget, trial
     study = {
         "name": name,
         "space": search.space_name,
-        "budget": str(budget),
+        "budget": asked_for(budget, trials),
         "published_first": search.first is not None,
         "identity": search.identity(),
     }
@@ -83,10 +84,19 @@ def _found(search: Search, name: str, chosen: Trial) -> dict[str, Any]:
     }
 
 
+def asked_for(budget: Budget, trials: list[Trial]) -> str:
+    """The budget in words; a study that had already had more says so."""
+    seconds = sum(trial.seconds for trial in trials)
+    over = budget.trials is not None and len(trials) > budget.trials
+    if budget.hours is not None and trials:  # the trial that ran when the hours were over was finished
+        over = over or seconds - trials[-1].seconds >= 3600 * budget.hours
+    return f"{budget} (more was there: {count_trials(len(trials))} in {seconds / 3600:.2g} h)" if over else str(budget)
+
+
 def _spent(search: Search, budget: Budget, trials: list[Trial]) -> dict[str, Any]:
     seconds = sum(trial.seconds for trial in trials)
     return {
-        "asked": str(budget),
+        "asked": asked_for(budget, trials),
         "trials": len(trials),
         "outcomes": outcomes(trials),
         "hours": round(seconds / 3600, 4),
@@ -102,4 +112,6 @@ def importance(tuning: Tuning, trials: list[Trial]) -> dict[str, float]:
     if len(found) < FEWEST or len({trial.accuracy for trial in found}) < 2:
         return {}
     target = (lambda trial: -trial.values[0]) if tuning.pareto else None  # Optuna takes it that less is better
-    return optuna.importance.get_param_importances(tuning.study, target=target)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PedAnovaImportanceEvaluator computes")  # and says so every time
+        return optuna.importance.get_param_importances(tuning.study, target=target)

@@ -11,13 +11,15 @@ from bench.errors import UserError
 from bench.executors import EndCell, Event
 from bench.plan import Cell
 from bench.predictions import PredictionStore
-from bench.records import ERROR, INTERRUPTED, OK, PRUNED, UNSUPPORTED, Record, wall_seconds
-from bench.tuning.pruning import Judge, most_evaluations
+from bench.records import DIVERGED, ERROR, INTERRUPTED, OK, OOM, PRUNED, UNSUPPORTED, Record, wall_seconds
+from bench.tuning.choosing import outcomes
+from bench.tuning.pruning import LOST, Judge, most_evaluations
 from bench.tuning.search import Search
 from bench.tuning.study import Asked, Budget, Trial, Tuning
 
 PATIENCE = 1.0  # seconds between two looks at what other drivers are doing
 HOPELESS = 10  # first trials: if all of them fail outright, so will the others
+KILLS = 3  # of a cell's worker, after which it is not tried again: whoever kills it will do so once more
 
 
 class Listener(Protocol):
@@ -38,6 +40,7 @@ class Driver:
         self._predictions = predictions
         self._asked: dict[str, list[Asked]] = defaultdict(list)  # by cell; two trials may have the same settings
         self._judges: dict[int, Judge] = {}  # by slot
+        self._killed: dict[str, list[float]] = defaultdict(list)  # by cell: seconds of each time its worker was killed
 
     # -- what to run -------------------------------------------------------------------------------------------------
 
@@ -50,7 +53,8 @@ class Driver:
                 continue
             slot = None if self._is_hopeless() else self.tuning.next_slot(self.budget)
             if slot is None:
-                if not self.tuning.live_slots():
+                if not self.tuning.is_busy():
+                    self._say_if_given_up()
                     return
                 quiet_until = time.monotonic() + PATIENCE
                 continue
@@ -59,14 +63,28 @@ class Driver:
                 yield from self._cell_of(asked)
 
     def _is_hopeless(self) -> bool:
+        first = self.tuning.trials()[:HOPELESS]
+        return len(first) == HOPELESS and all(map(failed_outright, first))
+
+    def _say_if_given_up(self) -> None:
         trials = self.tuning.trials()
-        return len(trials) >= HOPELESS and all(trial.outcome in (ERROR, UNSUPPORTED) for trial in trials[:HOPELESS])
+        if self._is_hopeless() and self.tuning.next_slot(self.budget) is not None:
+            note = (
+                f"given up: the first {HOPELESS} trials all failed ({outcomes(trials[:HOPELESS])}; the last one: "
+                f"{trials[HOPELESS - 1].reason}). Mend the cause, or change --space, --set or the limits, and start "
+                f"another study with --name {self.tuning.name}-2"
+            )
+            self.listener.on_trials(trials, None, note)
 
     def _cell_of(self, asked: Asked) -> Iterator[Cell]:
         try:
             cell = self.search.cell(asked.settings, asked.slot, self.tuning.name)
         except UserError as error:  # settings that are fine one by one, but not together
-            self._tell(asked, UNSUPPORTED, "", 0.0, note=str(error))
+            self._tell(asked, UNSUPPORTED, "", 0.0, reason=str(error))
+            return
+        kills = self._killed.get(cell.key, [])
+        if len(kills) >= KILLS:
+            self._tell(asked, OOM, cell.key, sum(kills), reason=f"its worker was killed {KILLS} times")
             return
         self._asked[cell.key].append(asked)
         if self.search.prune:
@@ -91,9 +109,12 @@ class Driver:
         judge = self._judges.pop(asked.slot, None)
         status, seconds = record["status"], wall_seconds(record)
         if status == INTERRUPTED:
+            self._killed[record["key"]].append(seconds)
             self.tuning.give_back(asked)
+            note = f"trial {asked.slot}: {record['reason']}; it does not count and will be done again"
+            self.listener.on_trials(self.tuning.trials(), None, note)
             return
-        note = "its cell was in the ledger" if known else record.get("reason", "")
+        note = "its cell was in the ledger" if known else ""
         if status == OK and judge is not None:
             curve = self._predictions.curve(record["predictions"], record["key"])[:, 2] if known else ()
             if judge.follow(curve) is not None:
@@ -104,7 +125,7 @@ class Driver:
             accuracy = float(record["metrics"]["val"]["accuracy"])
             self._tell(asked, OK, record["key"], seconds, accuracy, training_cost(record), note)
         else:
-            self._tell(asked, status, record["key"], seconds, note=note)
+            self._tell(asked, status, record["key"], seconds, note=note, reason=record.get("reason", ""))
 
     def _tell(
         self,
@@ -115,9 +136,11 @@ class Driver:
         accuracy: float | None = None,
         cost: float | None = None,
         note: str = "",
+        reason: str = "",
     ) -> None:
-        if not self.tuning.tell(asked, outcome, cell, seconds, accuracy, cost):
-            note = "another driver took this one for dead and does the trial again"
+        note = note or reason
+        if not self.tuning.tell(asked, outcome, cell, seconds, accuracy, cost, reason):
+            note = LOST
         trials = self.tuning.trials()
         self.listener.on_trials(trials, next((trial for trial in trials if trial.slot == asked.slot), None), note)
 
@@ -127,6 +150,12 @@ class Driver:
             for asked in waiting:
                 self.tuning.give_back(asked)
         self._asked.clear()
+
+
+def failed_outright(trial: Trial) -> bool:
+    """Whether the trial came to nothing in a way that the budget hardly notices, and others of its kind will too."""
+    estimated = trial.outcome == OOM and trial.reason.startswith("estimated")
+    return estimated or trial.outcome in (ERROR, UNSUPPORTED, DIVERGED)
 
 
 def training_cost(record: Record) -> float:

@@ -36,12 +36,19 @@ def budget_lines(winners: Winners) -> list[str]:
 def warning_lines(
     winners: Winners, cells: Sequence[Cell], stored: Mapping[str, Stored], models: Iterable[type[Model]]
 ) -> list[str]:
-    """Where the model has changed since, and where the tuning has seen nodes that are tested now."""
+    """Where model or data have changed since, and where the tuning has seen nodes that are tested now."""
     sources = {model.name: source_hash(model) for model in models}
     lines = [
         f"{model} on {dataset}: the model's code has changed since its settings were tuned"
         for (model, dataset), winner in winners.items()
         if winner.found["source"] != sources[model]
+    ]
+    lines += [
+        f"{model} on {dataset}: its settings were tuned on other data that was called {dataset} too; tune again"
+        for (model, dataset), winner in winners.items()
+        if winner.found["dataset"] == dataset  # not a twin, which has its original's
+        and dataset in stored
+        and winner.found["data"] != stored[dataset].graph.fingerprint
     ]
     by_place: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:

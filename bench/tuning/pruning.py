@@ -11,10 +11,12 @@ from collections.abc import Iterable
 
 import numpy as np
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 
 from bench.model import Recipe
 
 FIRST_RUNG = 32
+LOST = "another driver took this trial for dead and does it again"
 
 
 def rungs(evaluations: int) -> list[int]:
@@ -44,7 +46,8 @@ class Judge:
         self.best = max(self.best, float(np.float32(accuracy)))  # as stored curves have it
         if not self._left or self.seen != self._left[0]:
             return None
-        self._trial.report(self.best, self._left.pop(0))
+        if not self._report(self._left.pop(0)):
+            return LOST
         if not self._trial.should_prune():
             return None
         return f"pruned: {100 * self.best:.2f} % after {self.seen} evaluations is below the median"
@@ -59,6 +62,13 @@ class Judge:
 
     def complete(self) -> None:
         """Stand at the remaining rungs with what was reached."""
-        for rung in self._left:
+        while self._left and self._report(self._left.pop(0)):
+            pass
+
+    def _report(self, rung: int) -> bool:
+        """Stand at a rung; False if the trial was taken for dead meanwhile, so that somebody else does it again."""
+        try:
             self._trial.report(self.best, rung)
-        self._left = []
+        except UpdateFinishedTrialError:
+            return False
+        return True

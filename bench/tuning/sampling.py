@@ -65,7 +65,9 @@ class SlotSampler(BaseSampler):
     def _at_slot(self, slot: int) -> None:
         self.slot = slot
         seed = int(np.random.SeedSequence([self.seed, slot]).generate_state(1)[0])
-        self._sampler: BaseSampler = TPESampler(seed=seed) if self.name == "tpe" else RandomSampler(seed=seed)
+        self._sampler: BaseSampler = RandomSampler(seed=seed)
+        if self.name == "tpe":  # without the liar, with whom trials count that are running, or whose driver was killed
+            self._sampler = TPESampler(seed=seed, constant_liar=False)
         self._fixed = self.first if slot == 0 else None
         if self._grid is not None:
             self._fixed = self._grid[slot]

@@ -93,6 +93,7 @@ class Search:
         """The trial as a cell: trained and validated on the sealed split's nodes, never scored on its test nodes."""
         resolved = self.resolve(settings)
         labels = {**resolved.labels, "mode": "tuning", "trial": slot, "study": study}
+        labels["objective"] = ",".join(self.objective)
         rule = tuning_rule(self.dataset.split_rule)
         return Cell(
             self.model.name,
@@ -128,7 +129,7 @@ class Search:
 
 
 def sealed_away(stored: Stored) -> Stored:
-    """The graph without the labels of its sealed fifth: from here on, nobody in this process can look at them."""
+    """The graph without the labels of its sealed fifth, which are read with the others and dropped here."""
     labels = stored.graph.labels.copy()
     labels[sealed_nodes(len(labels))] = UNKNOWN_LABEL
     return replace(stored, graph=stored.graph.with_labels(labels))

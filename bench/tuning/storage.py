@@ -57,7 +57,7 @@ class Journal(BaseJournalBackend):
         path.touch()
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        with self.path.open("rb") as file:
+        with self._failing_clearly("read"), self.path.open("rb") as file:
             file.seek(self._offsets[log_number_from])
             whole, _, _ = file.read().rpartition(b"\n")  # without what another process is writing just now
         del self._offsets[log_number_from + 1 :]
@@ -73,13 +73,23 @@ class Journal(BaseJournalBackend):
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
-        with self.path.open("r+b") as file:
+        with self._failing_clearly("written"), self.path.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.truncate(_end_of_last_line(file))
             file.seek(0, os.SEEK_END)
             file.write(lines)
             file.flush()
             os.fsync(file.fileno())
+
+    @contextlib.contextmanager
+    def _failing_clearly(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"the journal {self.path.name} cannot be {done} ({error.strerror}); finished records are kept: restore "
+                "it or make room, and the same command goes on from here"
+            ) from error
 
 
 def _end_of_last_line(file: Any) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from bench.errors import UserError
@@ -31,7 +32,6 @@ IDENTITY = "bench"  # the study attribute that says what is searched
 UNSIGNED = 60  # seconds after which a running trial that nobody signed is taken for dead
 STARTUP = 5  # complete trials before the first one is pruned
 AVOIDED = (PRUNED, TIMEOUT, OOM, DIVERGED)  # outcomes from which the sampler learns what to avoid
-ACCURACY, SECONDS = "accuracy", "seconds"
 
 
 def count_trials(number: int) -> str:
@@ -63,6 +63,7 @@ class Trial:
     seconds: float  # of the whole cell
     cost: float | None  # preparing and training, whatever was found in a cache; of complete trials only
     cell: str  # the record's key
+    reason: str = ""  # of a failure
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,14 @@ class Tuning:
     def __init__(
         self,
         name: str,
-        identity: Mapping[str, Any],
         space: Space,
         sampler: SlotSampler,
         presence: Presence,
         study: optuna.Study,
     ) -> None:
-        self.name, self.identity, self.space = name, identity, space
-        self.sampler, self.presence, self.study = sampler, presence, study
+        self.name, self.sampler, self.presence, self.study = name, sampler, presence, study
         self.distributions = distributions(space)
+        self._first_seen: dict[int, float] = {}  # running trials that nobody had signed, by number
 
     @property
     def pareto(self) -> bool:
@@ -110,10 +110,20 @@ class Tuning:
         if running:
             self.presence.fail_dead(self.study, running)
             for trial in running:
-                if not driver_of(trial) and _age(trial) > UNSIGNED:
+                if not driver_of(trial) and self._is_old(trial):
                     self._fail(trial.number)
             running = self._running()
         return {slot for trial in running if (slot := _slot(trial)) is not None}
+
+    def is_busy(self) -> bool:
+        """Whether a trial is running still: a living driver's, or one so young that nobody has signed it yet."""
+        self.live_slots()
+        return bool(self._running())
+
+    def _is_old(self, trial: FrozenTrial) -> bool:
+        """Whether its driver has had time to sign it, by the clocks of both machines or by this one's alone."""
+        seen = self._first_seen.setdefault(trial.number, time.monotonic())
+        return max(_age(trial), time.monotonic() - seen) > UNSIGNED
 
     def _running(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
@@ -166,12 +176,12 @@ class Tuning:
         seconds: float,
         accuracy: float | None = None,
         cost: float | None = None,
+        reason: str = "",
     ) -> bool:
         """Fill the slot; False if the trial was taken for dead meanwhile, so that somebody else fills it."""
         try:
-            asked.trial.set_user_attr(
-                "result", {"outcome": outcome, "cell": cell, "seconds": seconds, "accuracy": accuracy, "cost": cost}
-            )
+            result = {"outcome": outcome, "cell": cell, "seconds": seconds, "accuracy": accuracy, "cost": cost}
+            asked.trial.set_user_attr("result", {**result, "reason": reason})
             values = [value for value in (accuracy, cost)[: len(self.study.directions)] if value is not None] or None
             told = self.study.tell(asked.trial, values, _state(outcome, self.pareto), skip_if_finished=True)
             return _counted(told, self.pareto) is not None
@@ -207,7 +217,7 @@ def open_tuning(
     try:
         study = _open_study(storage, name, sampler, pareto)
         known = study.user_attrs.get(IDENTITY)
-        if known is None and study.get_trials(deepcopy=False):
+        if known is None and (study.get_trials(deepcopy=False) or study.directions != _directions(pareto)):
             raise UserError(f"the storage has a study '{name}' that `tune` did not make; choose another --name")
         if known is None:
             study.set_user_attr(IDENTITY, dict(identity))
@@ -216,7 +226,11 @@ def open_tuning(
     except BaseException:
         presence.close()
         raise
-    return Tuning(name, identity, space, sampler, presence, study)
+    return Tuning(name, space, sampler, presence, study)
+
+
+def _directions(pareto: bool) -> list[StudyDirection]:
+    return [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE] if pareto else [StudyDirection.MAXIMIZE]
 
 
 def _open_study(storage: BaseStorage, name: str, sampler: SlotSampler, pareto: bool) -> optuna.Study:
@@ -229,7 +243,7 @@ def _open_study(storage: BaseStorage, name: str, sampler: SlotSampler, pareto: b
             sampler=sampler,
             pruner=pruner,
             study_name=name,
-            directions=["maximize", "minimize"] if pareto else ["maximize"],
+            directions=_directions(pareto),
             load_if_exists=True,  # another driver may be quicker
         )
 
@@ -289,4 +303,5 @@ def _counted(trial: FrozenTrial, pareto: bool) -> Trial | None:
         result["seconds"],
         result["cost"],
         result["cell"],
+        result.get("reason", ""),
     )

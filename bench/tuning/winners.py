@@ -44,11 +44,12 @@ def winner_path(results: Path, lane: str, model: str, dataset: str) -> Path:
     return results / lane / f"{model}-{dataset}.toml"
 
 
-def find_winner(results: Path, lane: str, model: str, dataset: Dataset) -> Winner | None:
-    """What a tuned lane has for a model on a dataset; a twin uses its original's."""
+def find_winner(results: Path, lane: str, model: str, dataset: Dataset | str) -> Winner | None:
+    """What a tuned lane has for a model on a dataset; a twin uses its original's. A user's file goes by its name."""
     if lane not in TUNED_LANES:
         return None
-    for name in dict.fromkeys(filter(None, [dataset.name, dataset.settings_name])):
+    names = [dataset] if isinstance(dataset, str) else [dataset.name, dataset.settings_name]
+    for name in dict.fromkeys(filter(None, names)):
         path = winner_path(results, lane, model, name)
         if path.is_file():
             return _read(path)
