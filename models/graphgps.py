@@ -6,9 +6,9 @@ of their node classification on one graph (Actor, Squirrel, WebKB): GCN and atte
 GELU, no norms, four Laplacian frequencies, AdamW with warm-up and cosine decay over 200 epochs, no early stop, a look
 at the validation nodes every 5 epochs. Performer attention with a learning rate of 5e-3 was the best of six by
 validation accuracy on Photo's sealed split (one trial each of at most 60 epochs, in the ledger): Transformer attention
-at that rate, without and with batch norm and with more dropout, came after it, then the authors' own choice, Transformer
-attention at 5e-4, and width 128 with 1e-3. What Luo et al. ("Classic GNNs are Strong Baselines") say about their search for
-GraphGPS does not make a complete configuration for any graph, so it is no lane either.
+at that rate, without and with batch norm and with more dropout, came after it, then the authors' own choice,
+Transformer attention at 5e-4, and width 128 with 1e-3. What Luo et al. ("Classic GNNs are Strong Baselines") say about
+their search for GraphGPS does not make a complete configuration for any graph, so it is no lane either.
 
 Where this knowingly differs from the official code:
   * Laplacian encoding: sparse solver instead of a dense one, and a rule for graphs in several pieces, whose lowest

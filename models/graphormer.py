@@ -4,9 +4,9 @@ Paper: Ying et al.: "Do Transformers Really Perform Bad for Graph Representation
 Settings: the authors have none for a single large graph, so there is no lane `author`. Most defaults are those that the
 GraphGPS code base gives to its port of Graphormer (version 1) for node classification on one graph (Actor, Chameleon,
 Squirrel, WebKB): 2 layers, 4 heads, width 64, 20 kinds of distances, AdamW with warm-up and cosine decay over 200
-epochs, no early stop, a look at the validation nodes every 5 epochs. The learning rate of 5e-3 with both dropouts at 0.5
-was the best of six by validation accuracy on Photo's sealed split (one trial each of at most 20 epochs, in the ledger):
-after it came the port's dropout of 0.2, one layer, width 128 with 2e-3, 2e-3, and the port's rate of 5e-4.
+epochs, no early stop, a look at the validation nodes every 5 epochs. The learning rate of 5e-3 with both dropouts at
+0.5 was the best of six by validation accuracy on Photo's sealed split (one trial each of at most 20 epochs, in the
+ledger): after it came the port's dropout of 0.2, one layer, width 128 with 2e-3, 2e-3, and the port's rate of 5e-4.
 
 Where this knowingly differs from the official code:
   * Layers are pre-norm with a feed-forward block as wide as the model, as in version 1 and in that port (version 2
