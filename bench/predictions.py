@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -67,7 +68,7 @@ class PredictionStore:
         try:
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise UserError(
                 f"predictions/{path.parent.name}/{path.name} cannot be read ({error}); remove it and redo its cell"
             ) from error

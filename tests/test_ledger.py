@@ -174,9 +174,13 @@ def test_predictions_that_do_not_fit_or_are_damaged_give_one_line(tmp_path: Path
     assert [path for path in (tmp_path / "predictions").rglob("*") if path.is_file()] == []
     small_disk(10**6)
     name = store.save(PREDICTED, "cell", CURVE)
-    store.path(name).write_bytes(store.path(name).read_bytes()[:100])
-    with pytest.raises(UserError, match="cannot be read"):
-        store.load(name)
+    whole = store.path(name).read_bytes()
+    scribbled = bytearray(whole)
+    scribbled[60:90] = bytes(30)  # in the middle of the first compressed member
+    for damaged in (whole[:100], b"", bytes(scribbled)):
+        store.path(name).write_bytes(damaged)
+        with pytest.raises(UserError, match="cannot be read"):
+            store.load(name)
 
 
 def test_what_records_have_in_common_is_kept_once(tmp_path: Path) -> None:
