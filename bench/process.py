@@ -97,7 +97,6 @@ def limit_memory(limit: int | None, device: str) -> None:
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
         return
-    _fill_blas_buffers()
     memory = read_memory()
     if memory is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -106,10 +105,10 @@ def limit_memory(limit: int | None, device: str) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _fill_blas_buffers() -> None:
-    """OpenBLAS asks for its workspace at the first product, and asks for ever where it cannot have it: ask now.
+def fill_blas_buffers() -> None:
+    """OpenBLAS asks for its workspace at the first product, and asks for ever where a limit forbids it: ask now.
 
-    numpy and scipy each bring a copy of the library.
+    numpy and scipy each bring a copy of the library. Before anything is measured, so that no cell is charged for it.
     """
     import numpy as np
     from scipy.linalg import blas

@@ -28,7 +28,7 @@ from bench.meter import LoadWatch, Meter
 from bench.model import Model
 from bench.plan import Cell
 from bench.prepared import Arrays, PrepareCache
-from bench.process import lift_memory_limit, limit_memory, pin_to_processors, use_threads
+from bench.process import fill_blas_buffers, lift_memory_limit, limit_memory, pin_to_processors, use_threads
 from bench.records import OK, OOM, UNSUPPORTED
 from bench.sizes import format_size
 from bench.train import Diverged, train
@@ -68,6 +68,7 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
         pin_to_processors(job.threads)
     use_threads(job.threads)
     _be_deterministic()
+    fill_blas_buffers()
     meter = Meter(device, torch.cuda, on_phase=lambda name, measured: send("phase", (name, measured)))
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
     start: dict[str, Any] = {"baseline_anonymous": meter.baseline_anonymous, "gpu": gpu}

@@ -325,4 +325,4 @@ def test_a_fork_server_that_dies_while_it_starts_is_an_interruption(
 
 
 def test_all_toy_models_are_used_here() -> None:
-    assert set(ALL) == {*ENDS, "slow"}
+    assert set(ALL) == {*ENDS, "slow", "multiplies"}
