@@ -76,7 +76,7 @@ def test_a_study_that_varies_nothing_takes_any_model_and_one_that_does_only_its_
         list(find_study("hops").combinations("digits", "gcn"))
 
 
-def test_a_cell_that_two_studies_share_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_two_studies_share_is_run_once() -> None:
     first = ("run", "--datasets", "ring.npz", "--models", "nagphormer", "--trials", "1", "--max-epochs", "1")
     result = bench(*first, "--study", "structural-encoding", "--threads", "1")
     assert result.exit_code == 0, result.output
@@ -90,14 +90,6 @@ def test_a_cell_that_two_studies_share_is_run_once(monkeypatch: pytest.MonkeyPat
     assert states == {"done": 1}
     [row] = planned(bench(*first, "--dry-run"))
     assert row[0] in keys and row[5] == "done"
-
-    [size, _] = sorted(record["phases"]["preprocess"]["prepared_bytes"] for record in Ledger(Path("results")))
-    assert size >= 60 * 8 * 4  # at least the features of every node
-    second = ("run", "--datasets", "ring.npz", "--models", "nagphormer", "--max-epochs", "1", "--threads", "1")
-    second += ("--set", "structural_encoding=false", "--trials", "2", "--dry-run")
-    for free, warned in ((size - 1, True), (size, False)):
-        monkeypatch.setattr("bench.commands.run.free_space", lambda folder, free=free: free)
-        assert ("warning: the prepared arrays want" in bench(*second).stderr) is warned
 
 
 def test_repeats_are_interleaved_dataset_by_dataset() -> None:
