@@ -14,7 +14,6 @@ import signal
 import tempfile
 import threading
 import time
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,7 +263,7 @@ class _Run:
         path = self._predictions.path(record["predictions"])
         try:
             self._predictions.load(record["predictions"])
-        except (UserError, EOFError, zlib.error):
+        except UserError:
             with contextlib.suppress(OSError):  # it is missing, or whoever writes it again will complain
                 path.rename(path.with_suffix(".damaged"))
             return False
