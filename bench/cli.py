@@ -59,7 +59,9 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
 ]
 MaxEpochs = Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Cells that run at the same time.")]
+_AT_ONCE = "one per processor on small graphs if memory allows, else 1; 1 with --threads"
+Jobs = Annotated[int | None, typer.Option(min=1, help="Cells that run at the same time.", show_default=_AT_ONCE)]
+TrialJobs = Annotated[int, typer.Option("--jobs", min=1, help="Trials that run at the same time.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")]
 MemoryLimit = Annotated[str | None, typer.Option(metavar="SIZE", help="Per cell, such as 11GB.")]
@@ -131,7 +133,7 @@ def run(
     settings: Settings = "author",
     set_: Overrides = None,
     max_epochs: MaxEpochs = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,
@@ -212,7 +214,7 @@ def tune(
         str | None,
         typer.Option(metavar="URL", help="A database, such as postgresql://…", show_default="a file in the results"),
     ] = None,
-    jobs: Jobs = 1,
+    jobs: TrialJobs = 1,
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,
@@ -265,7 +267,7 @@ def plan(
     settings: Settings = "author",
     set_: Overrides = None,
     max_epochs: MaxEpochs = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,

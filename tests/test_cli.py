@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -258,7 +259,7 @@ def test_run_resume_and_look_back(graph: str) -> None:
     assert "missing: photo: " in first.stderr
 
     second = bench(*request)
-    assert "4 cells: 1 done, 3 to run, about " in second.stdout
+    assert re.search(r"4 cells: 1 done, 3 to run(, \d at a time)?, about ", second.stdout)  # as this machine allows
     table = [line for line in second.stdout.splitlines() if line.startswith("| ring ")]
     assert len(table) == 2
     assert all("| capped " in line and "| 2 " in line and " ± " in line for line in table)

@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.commands.cache import cache_in_use
-from bench.commands.run import Plan, Request, exit_code, expect, find_room_for, make_options, make_plan
+from bench.commands.run import Plan, Request, exit_code, expect, find_room_for, make_options, make_plan, share_machine
 from bench.console import say, show_table
 from bench.data.splits import draw_split
+from bench.devices import resolve_devices
 from bench.display import make_display
 from bench.errors import UserError
 from bench.estimate import MANY_LOOKS, Estimator, Forecaster, at_least, inferred_nodes, tells_enough
@@ -53,6 +54,7 @@ def plan_request(request: Request, budget: str | None, with_pilots: bool, pilot_
         options = replace(options, paths=plan.paths, purpose=plan.purpose)
         ledger = Ledger(request.results)
         todo, _ = pending(plan.cells, ledger, options)
+        jobs, options = share_machine(request, plan, todo, options, resolve_devices(request.device))
         pilots = Pilots(request.results / PILOTS, replace(options, time_limit=longest))
         records = [*ledger, *pilots.ledger]
         forecaster = Forecaster(records, options.threads, options.device, plan.purpose == COST, inference_of(plan))
@@ -63,7 +65,7 @@ def plan_request(request: Request, budget: str | None, with_pilots: bool, pilot_
         for row in rows_of(columns):
             fill_between(row)
         room = find_room_for(options)
-    _show(console, columns, request.jobs, seconds, room)
+    _show(console, columns, jobs, seconds, room)
     return exit_code(plan, {})
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 
 from bench.commands.cache import cache_in_use
@@ -43,6 +44,7 @@ from bench.registry import resolve_models, scan, source_hash
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
+from bench.sharing import cells_at_once
 from bench.sizes import format_duration, format_size, parse_duration, parse_size
 from bench.staleness import Sources
 from bench.studies import COST, Study, find_study
@@ -65,7 +67,7 @@ class Request:
     settings: str = "author"
     overrides: tuple[str, ...] = ()
     max_epochs: int | None = None
-    jobs: int = 1
+    jobs: int | None = None  # and threads: None is for what suits the cells
     threads: int | None = None
     device: str = "auto"
     data: Path | None = None
@@ -110,23 +112,24 @@ def _run_request(request: Request) -> int:
     ledger = Ledger(request.results)
     estimator = Estimator(ledger)
     todo, answered = pending(plan.cells, ledger, options)
+    jobs, options = share_machine(request, plan, todo, options, devices)
     for warning in ledger.warnings:
         say(errors, f"warning: {warning}")
     columns = expect(plan, todo, Forecaster(ledger, options.threads, devices[0]), errors)
     if warning := space_warning(columns, find_room_for(options)):
         say(errors, f"warning: {warning}")
     if request.dry_run:
-        _show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, request.jobs)
+        _show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, jobs)
         return exit_code(plan, answered)
     if not plan.cells:
         return exit_code(plan, {})
 
     records, interrupted = dict(answered), False
-    say(console, _opening_line(plan.cells, todo, estimator, request))
+    say(console, _opening_line(plan.cells, todo, estimator, request.results, jobs))
     if todo:
         check_writable(request.results, "predictions", "logs")
-        executor = LocalExecutor(request.results / "logs", request.jobs, devices)
-        with make_display(console, todo, estimator, request.jobs) as display:
+        executor = LocalExecutor(request.results / "logs", jobs, devices)
+        with make_display(console, todo, estimator, jobs) as display:
             summary = run_pending(plan.cells, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()
         records, interrupted = summary.records, summary.interrupted
@@ -144,10 +147,24 @@ def make_options(request: Request) -> RunOptions:
         retry=frozenset() if request.retry is None else parse_statuses(request.retry),
         stale=request.stale,
         redo=request.redo,
-        threads=request.threads or max(1, usable_processors() // request.jobs),
+        threads=request.threads or max(1, usable_processors() // (request.jobs or 1)),
         device=resolve_devices(request.device)[0],
         cache_folder=cache_root() / "prepared",
     )
+
+
+def share_machine(
+    request: Request, plan: Plan, todo: Sequence[Cell], options: RunOptions, devices: Sequence[str]
+) -> tuple[int, RunOptions]:
+    """How many cells run at the same time, and the options with their threads; what was typed holds."""
+    if request.jobs is not None or request.threads is not None or plan.purpose == COST:
+        return request.jobs or 1, options
+    if options.device != "cpu":
+        return len(devices), options
+    graphs = {name: stored.graph for name, stored in plan.stored.items()}
+    memory = psutil.virtual_memory().available
+    jobs = cells_at_once(todo, plan.models, graphs, usable_processors(), memory, options.memory_limit)
+    return jobs, replace(options, threads=max(1, usable_processors() // jobs))
 
 
 # -- what was asked for ---------------------------------------------------------------------------------------------
@@ -160,7 +177,7 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     for reason in [*plugins.broken, *scan().broken.values()]:
         say(errors, f"warning: {reason}")
     study = None if request.study is None else find_study(request.study)
-    if study is not None and study.purpose == COST and request.jobs > 1:
+    if study is not None and study.purpose == COST and (request.jobs or 1) > 1:
         raise UserError(f"the study {study.name} runs one cell at a time; leave out --jobs")
     if plugins.broken:
         request = _without_strangers(request, plan, plugins, errors)
@@ -195,8 +212,7 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
             fingerprint = plan.stored[dataset.name].graph.fingerprint
             plan.cells += make_cells(model, dataset, fingerprint, settings, protocol)
     plan.purpose = study.purpose if study else None
-    if plan.purpose == COST:
-        plan.cells = in_turn(plan.cells)
+    plan.cells = in_turn(plan.cells)
     for line in [*notes, *fallback_lines(plan.cells, request.settings)]:
         say(console, line)
     for line in warning_lines(plan.winners, plan.cells, plan.stored, plan.models):
@@ -246,7 +262,11 @@ def _without_strangers(request: Request, plan: Plan, plugins: Plugins, errors: C
 
 
 def in_turn(cells: Sequence[Cell]) -> list[Cell]:
-    """Dataset by dataset, and there every model once before any a second time: a slow hour hits all of them alike."""
+    """Dataset by dataset, and there every model once before any a second time.
+
+    So a slow hour hits all of them alike, a run that is stopped leaves them with the same number of trials, and of two
+    cells at the same time neither computes what the other will keep.
+    """
     order = list(dict.fromkeys(cell.dataset for cell in cells))
     return sorted(cells, key=lambda cell: (order.index(cell.dataset), cell.labels["trial"]))
 
@@ -317,12 +337,13 @@ def find_room_for(options: RunOptions) -> Room:
 # -- what is shown --------------------------------------------------------------------------------------------------
 
 
-def _opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, request: Request) -> str:
+def _opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, results: Path, jobs: int) -> str:
     if not todo:
         which = f"all {len(cells)} cells are" if len(cells) > 1 else "the one cell is"
-        return f"nothing to run: {which} in {request.results}/"
+        return f"nothing to run: {which} in {results}/"
     done = f"{len(cells) - len(todo)} done, " if len(todo) < len(cells) else ""
-    return f"{_count(cells)}: {done}{len(todo)} to run, {_about(estimator.total(todo, request.jobs))}"
+    together = f", {jobs} at a time" if jobs > 1 else ""
+    return f"{_count(cells)}: {done}{len(todo)} to run{together}, {_about(estimator.total(todo, jobs))}"
 
 
 def _count(cells: Sequence[Cell]) -> str:

@@ -1,0 +1,42 @@
+"""How a machine is shared between cells: how many run at the same time where nobody said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bench.data.graph import Graph
+from bench.model import Model
+from bench.plan import Cell, canonical_json
+
+SMALL = 50_000  # nodes: up to here operations are so short that a second thread per cell gains less than a second cell
+LIBRARIES = 2**29  # bytes of a process before its model asks for any
+UNKNOWN = 2**31  # bytes for a model that does not say
+
+
+def cells_at_once(
+    cells: Iterable[Cell],
+    models: Iterable[type[Model]],
+    graphs: Mapping[str, Graph],
+    processors: int,
+    memory: int,
+    limit: int | None = None,
+) -> int:
+    """One per processor where every graph is small and the memory is enough for the largest cells, otherwise fewer.
+
+    `graphs` by dataset name; `memory` bytes are there for all cells, and `limit` is the most that one of them may take.
+    """
+    cells, by_name = list(cells), {model.name: model for model in models}
+    if any(graphs[cell.dataset].num_nodes > SMALL for cell in cells):
+        return 1
+    kinds = {(cell.model, cell.dataset, canonical_json(dict(cell.config))): cell for cell in cells}
+    largest = max((_memory(by_name[cell.model], graphs[cell.dataset], cell) for cell in kinds.values()), default=0)
+    each = LIBRARIES + (largest if limit is None else min(largest, limit))
+    return max(1, min(len(cells), processors, memory // each))
+
+
+def _memory(model: type[Model], graph: Graph, cell: Cell) -> int:
+    try:
+        estimate = model.estimate_memory(graph, model.Config(**cell.config))
+    except Exception:  # the cell itself will fail with it, and say so
+        return UNKNOWN
+    return UNKNOWN if estimate is None else estimate
