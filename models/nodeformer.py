@@ -83,7 +83,7 @@ class NodeFormerConfig(Recipe):
     learning_rate: float = 1e-3
     weight_decay: float = 5e-3
     batch_size: int = 0  # nodes of the graph per update, labelled or not; 0 means all of them
-    max_epochs: int = 500
+    max_epochs: int = 300  # `ranked` renews its patience at every tie, of which few validation nodes have no end
     stop: Stop = "ranked"
     patience: int = 50
 

@@ -374,8 +374,8 @@ def test_the_defaults_follow_the_authors_where_they_say_something() -> None:
     c = SANConfig()
     assert (c.attention, c.gamma, c.frequencies, c.normalize_entries, c.sign_flips) == ("sparse", 0.1, 10, True, True)
     assert (c.encoding_layers, c.encoding_width, c.encoding_heads) == (1, 16, 4)
-    assert (c.optimizer, c.schedule, c.final_learning_rate, c.plateau_factor) == ("adam", "plateau", 1e-6, 0.5)
-    assert c.plateau_patience == 10
+    assert (c.optimizer, c.schedule, c.plateau_factor, c.plateau_patience) == ("adam", "plateau", 0.5, 10)
+    assert c.learning_rate / c.final_learning_rate == pytest.approx(5e-4 / 1e-6)  # as many halvings as theirs
 
 
 def test_the_search_space_holds_the_defaults_and_every_point_of_it_is_a_configuration() -> None:
