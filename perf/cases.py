@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,17 +169,49 @@ class Overhead:
     def run(self, options: Options) -> list[Row]:
         options.say(f"{self.name}: running {self.trials} cells")
         with scratch_folder() as folder:
-            command = [sys.executable, "-m", "bench", "run", "--models", "gcn", "--datasets", "digits"]
-            command += ["--trials", str(self.trials), "--max-epochs", "5", "--threads", str(options.threads)]
-            command += ["--results", str(folder / "results")]
-            done = subprocess.run(command, cwd=ROOT, env=environment(options.threads), capture_output=True, text=True)
-            if done.returncode != 0:
-                raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
+            run_digits(
+                folder, "gcn", options.threads, "--trials", self.trials, "--max-epochs", 5, "--threads", options.threads
+            )
             lines = [
                 line for path in (folder / "results" / "ledger").iterdir() for line in path.read_text().splitlines()
             ]
         overheads = [json.loads(line)["overhead_seconds"] for line in lines]
         return [Row(self.name, "seconds per cell", max(overheads), limit=self.seconds)]
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What it gains to run several cells of a small graph at the same time, as `run` does by itself."""
+
+    name: str = "sharing"
+    models: str = "gat,graphormer,gt,grandplus,nagphormer,nodeformer,san"
+    epochs: int = 20
+
+    @property
+    def about(self) -> str:
+        return f"two cells each of {self.models} on digits: one at a time with all threads, and as `run` does it"
+
+    def run(self, options: Options) -> list[Row]:
+        epochs = ("--max-epochs", options.epochs or self.epochs)
+        with scratch_folder() as folder:
+            options.say(f"{self.name}: warming up")
+            run_digits(folder / "first", self.models, options.threads, "--trials", 1, "--max-epochs", 1)
+            options.say(f"{self.name}: one at a time")
+            alone = run_digits(folder / "alone", self.models, options.threads, "--trials", 2, "--jobs", 1, *epochs)
+            options.say(f"{self.name}: as `run` does it")
+            shared = run_digits(folder / "shared", self.models, options.threads, "--trials", 2, *epochs)
+        return [Row(self.name, "seconds", shared, alone, ratio_target=1.0)]
+
+
+def run_digits(folder: Path, models: str, threads: int, *arguments: object) -> float:
+    """`bench run` on digits with its results in this folder; returns the seconds."""
+    command = [sys.executable, "-m", "bench", "run", "--models", models, "--datasets", "digits", *map(str, arguments)]
+    command += ["--results", str(folder / "results")]
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, env=environment(threads), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed((done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
+    return time.perf_counter() - start
 
 
 NAGPHORMER_CASES: tuple[Case, ...] = (
@@ -188,4 +221,5 @@ NAGPHORMER_CASES: tuple[Case, ...] = (
     Versus("cs", epochs=2, per_epoch=1.3, before=10, memory=2),
     Versus("physics", epochs=2, per_epoch=2.5, before=10, memory=10),
     Overhead(),
+    Sharing(),
 )
