@@ -33,7 +33,7 @@ class Recipe:
 
     optimizer: Literal["adam", "adamw"] = "adamw"  # adam couples weight decay with the gradient, adamw does not
     learning_rate: float = 1e-3  # the peak where there is a schedule
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # where `param_groups` puts it
     schedule: Schedule = "constant"
     warmup_updates: int = 0  # warmup-*: updates until the peak is reached
     decay_updates: int = 0  # warmup-*: the update at which the final rate is reached
@@ -41,7 +41,7 @@ class Recipe:
     clip_norm: float = 0.0  # gradient-norm clipping; 0 means none
     batch_size: int = 0  # training nodes per update; 0 means all of them
     evaluation_batch: int = 0  # nodes per chunk when predicting; 0 means all of them
-    max_epochs: int = 1000
+    max_epochs: int = 1000  # training ends there if no rule ended it before
     evaluate_every: int = 1  # epochs between two looks at the validation nodes
     stop: Stop = "ranked"  # see bench/train.py
     patience: int = 50  # evaluations without progress before training ends; the window's length for "window"

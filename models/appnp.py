@@ -14,6 +14,7 @@ Where this knowingly differs from the official code:
   * The whole graph is used, not its largest connected component.
   * The monitored validation loss is the cross-entropy alone; the official one includes the weight penalty.
   * The best state is a real copy (on a processor the official PyTorch one aliases the live weights).
+  * Existing self-loops (Photo has one, Pubmed three) get weight 2, as "A + I" says; the official code removes them.
 Adjacency dropout follows the paper and the TensorFlow code: at every step each normalised entry is dropped afresh and
 the rest scaled up. The official PyTorch notebooks train without it; PyG feeds the dropped weights into the next step,
 so that its dropout compounds. Feature dropout acts on the stored entries of the features, as in the official code.
@@ -46,7 +47,7 @@ _FLOOR = 60_000_000  # bytes: threads, allocator, compiled code
 class APPNPConfig(Recipe):
     """APPNP's architecture and recipe; the defaults are for graphs without author settings."""
 
-    hidden: int = 64
+    hidden: int = 64  # width of the hidden layer
     steps: int = 10  # K: how often predictions are passed on
     alpha: float = 0.2  # share of a node's own prediction in every step (teleport probability)
     dropout: float = 0.5  # on the features and on the hidden layer

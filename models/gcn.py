@@ -10,9 +10,11 @@ of the six: row-normalised bags of words with hundreds of words per node are so 
 
 Where this knowingly differs from the official code:
   * The state of the lowest validation loss is kept; the official code tests whatever the last epoch left.
-  * The monitored validation loss is the cross-entropy alone, without the weight penalty.
+  * The monitored validation loss is the cross-entropy alone, without the weight penalty; the stopping rule is asked
+    from the 11th epoch on, one epoch earlier than there.
   * Existing self-loops (Photo has one, Pubmed three) get weight 2, as "A + I" says; PyG, and so the `tunedgnn` code,
-    keeps them at 1. That lane's weights are initialised as here (Glorot, zero biases), not by PyG's defaults.
+    keeps them at 1. That lane's weights are initialised as here (Glorot, zero biases), not by PyG's defaults, and the
+    later of two equally accurate states is kept, not the earlier.
 Feature dropout acts on the stored entries of the features, as in the official code.
 Full batch; inference is one forward pass over the whole graph.
 """
@@ -38,15 +40,15 @@ from models.propagation import SparseOperator, normalized_adjacency
 class GCNConfig(Recipe):
     """GCN's architecture and recipe; the defaults are for graphs without author settings."""
 
-    hidden: int = 256
+    hidden: int = 256  # width of the hidden layers
     layers: int = 2  # graph convolutions
-    dropout: float = 0.5
+    dropout: float = 0.5  # on the input of each layer
     input_dropout: bool = True  # dropout on the features too
     normalize_features: bool = False  # rows of the feature matrix sum to 1
     norm: Literal["none", "layer", "batch"] = "none"  # after each hidden convolution
     residual: bool = False  # add a linear map of each hidden convolution's input to its output
     linear_head: bool = False  # a linear classifier after the convolutions instead of a last convolution
-    bias: bool = True
+    bias: bool = True  # in the convolutions
     decay_first_only: bool = True  # weight decay on the first convolution only
 
     optimizer: Literal["adam", "adamw"] = "adam"
@@ -148,7 +150,9 @@ class GCN(Model):
         stored = getattr(graph.features, "nnz", nodes * width)
         dense = 8 * stored >= nodes * width  # as FeatureMatrix decides
         features = 8 * nodes * width if dense else 28 * stored
-        activations = 4 * nodes * hidden * (6 + 4 * max(0, config.layers - 2))
+        hidden_layers = config.layers if config.linear_head else config.layers - 1
+        beside = hidden_layers if config.norm != "none" or config.residual else 0
+        activations = 4 * nodes * hidden * (6 + 4 * max(0, hidden_layers - 1) + beside)
         parameters = 20 * (1 + config.residual) * hidden * (width + hidden * (config.layers - 1))
         return int(floor + features + 24 * (graph.num_entries + nodes) + activations + parameters)
 

@@ -10,6 +10,7 @@ Where this knowingly differs from the official code:
   * Existing self-loops (Photo has one, Pubmed three) get weight 2, as "A + I" says; PyG, and so the official code,
     keeps them at 1.
   * The stopping rule is asked from the 201st epoch on, one epoch earlier than there.
+  * γ cannot be given entry by entry (the official initialisation "WS").
 γ is learnt at the rate of all other weights but without weight decay, and may become negative. Feature dropout acts on
 the stored entries of the features; on dense features that is the official dropout.
 Full batch; inference is one forward pass over the whole graph.
@@ -37,7 +38,7 @@ _FLOOR = 60_000_000  # bytes: threads, allocator, compiled code
 class GPRGNNConfig(Recipe):
     """GPR-GNN's architecture and recipe; the defaults are for graphs without author settings."""
 
-    hidden: int = 64
+    hidden: int = 64  # width of the hidden layer
     steps: int = 10  # K: the highest power of the adjacency
     initialisation: Literal["PPR", "NPPR", "SGC", "Random"] = "PPR"  # what γ starts from
     alpha: float = 0.1  # PPR: teleport probability; NPPR: how fast γ falls

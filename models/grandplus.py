@@ -70,18 +70,18 @@ class GRANDPlusConfig(Recipe):
     top_k: int = 64  # entries kept per row
     node_dropout: float = 0.5  # DropNode, on the kept entries
     augmentations: int = 2  # random propagations per update
-    hidden: int = 256
+    hidden: int = 256  # width of the hidden layers
     layers: int = 2  # 1 is logistic regression
     batch_norm: bool = True  # on the input and on hidden activations
     node_norm: bool = True  # rows of length 1, likewise
-    input_dropout: float = 0.2
-    hidden_dropout: float = 0.5
+    input_dropout: float = 0.2  # on the propagated features
+    hidden_dropout: float = 0.5  # on hidden activations
     consistency: float = 1.0  # λ, the weight of the consistency loss; 0 switches it off
-    consistency_loss: Literal["l2", "kl"] = "l2"
+    consistency_loss: Literal["l2", "kl"] = "l2"  # distance of the predictions from their sharpened mean
     consistency_warmup: int = 100  # updates until λ is reached
     temperature: float = 0.1  # of the sharpened targets
     unlabelled: int = 0  # size of the sample U' of test nodes; 0 means all of them
-    unlabelled_batch: int = 100
+    unlabelled_batch: int = 100  # of them per update
 
     optimizer: Literal["adam", "adamw"] = "adam"
     learning_rate: float = 1e-3

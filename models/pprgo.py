@@ -65,7 +65,7 @@ class PPRGoConfig(Recipe):
     top_k: int = 32  # neighbours per node
     normalization: Literal["sym", "row", "col"] = "sym"  # of the PageRank matrix and of the power iteration
     propagation_steps: int = 2  # power iteration steps at inference
-    hidden: int = 64
+    hidden: int = 64  # width of the hidden layers
     layers: int = 2  # linear maps of the MLP, all without bias
     dropout: float = 0.1  # before each of them
     standardize: bool = False  # scale each attribute to variance 1 (and mean 0 where attributes are dense)
