@@ -251,7 +251,7 @@ def relu_dropped(x: Tensor, rate: float) -> Tensor:
     """dropout(relu(x)), in place, for an x that is no view; pass rate 0 outside training."""
     if rate == 0.0:
         return functional.relu(x, inplace=True)
-    if x.is_cuda:
+    if not x.is_cpu:
         return functional.dropout(functional.relu(x, inplace=True), rate)
     fused: Tensor = _ReluDropped.apply(x, rate, int(torch.randint(2**32, ())))
     return fused
@@ -301,7 +301,7 @@ def _through_kept_chunk(values: np.ndarray, scale: float, gradient: np.ndarray) 
 
 @numba.njit(cache=True, parallel=True, nogil=True)
 def through_kept(values: np.ndarray, scale: float, gradient: np.ndarray) -> None:
-    """The gradient of what `_keep_positive` made `values` of, in place: what was kept is what is above zero."""
+    """The gradient of what `keep_positive` made `values` of, in place: what was kept is what is above zero."""
     for chunk in numba.prange((values.shape[0] + _CHUNK - 1) // _CHUNK):
         first, last = chunk * _CHUNK, min((chunk + 1) * _CHUNK, values.shape[0])
         _through_kept_chunk(values[first:last], scale, gradient[first:last])

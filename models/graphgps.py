@@ -56,9 +56,9 @@ _EPSILON = 1e-4  # of the Performer's features, as in the library that the offic
 class GraphGPSConfig(Recipe):
     """GraphGPS's architecture and recipe; most defaults are the authors' for node classification on a single graph."""
 
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 4
+    hidden: int = 64  # width of the model, encodings included
+    layers: int = 2  # of convolution beside attention
+    heads: int = 4  # of the attention
     dropout: float = 0.2  # after the convolution, after attention, and twice in the feed-forward block
     attention_dropout: float = 0.0  # transformer: on the attention weights; performer: on its output
     attention: Literal["transformer", "performer"] = "performer"  # of all pairs, or through random features
@@ -127,6 +127,8 @@ class GraphGPS(Model):
             "layers": (1, 2, 3, 4, 5),
             "heads": (1, 2, 4, 8),
             "dropout": (0.0, 0.2, 0.3, 0.5, 0.7),
+            "attention": ("performer", "transformer"),
+            "attention_dropout": (0.0, 0.2, 0.5),
             "norm": ("none", "batch"),
             "encoding": ("none", "laplacian", "random-walk", "both"),
             "frequencies": (4, 8, 16),

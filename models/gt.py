@@ -45,13 +45,13 @@ _NO_EDGE = 1e-6  # below exp(-5), the least that a node with an edge can have as
 class GTConfig(Recipe):
     """GT's architecture and recipe; the defaults are for all graphs, since none has author settings."""
 
-    hidden: int = 64
-    layers: int = 3
-    heads: int = 8
+    hidden: int = 64  # width of the model
+    layers: int = 3  # of attention along edges
+    heads: int = 8  # of each of them
     encoding_size: int = 10  # Laplacian eigenvectors; 0 means no positional encoding
     dropout: float = 0.5  # after attention and inside the feed-forward block
     input_dropout: float = 0.0  # on the sum of feature and positional embedding
-    norm: Norm = "batch"
+    norm: Norm = "batch"  # after each residual connection
     self_loops: bool = False  # nodes attend to themselves too
     sign_flips: bool = True  # each eigenvector's sign is drawn anew for every update
     normalize_features: bool = False  # rows of the feature matrix sum to 1

@@ -134,7 +134,7 @@ def _conjugate_gradients(matrix: sp.csr_array, right: np.ndarray) -> np.ndarray:
     enough = _SOLVED**2 * size
     for _ in range(_MOST_STEPS):
         if size <= enough:
-            break
+            return x
         image = matrix @ direction
         step = size / (direction @ image)
         x += step * direction
@@ -142,4 +142,4 @@ def _conjugate_gradients(matrix: sp.csr_array, right: np.ndarray) -> np.ndarray:
         scaled = inverse * residual
         before, size = size, residual @ scaled
         direction = scaled + (size / before) * direction
-    return x
+    raise RuntimeError(f"a linear system of the Laplacian is not solved after {_MOST_STEPS} steps")

@@ -352,6 +352,16 @@ def test_initialisation() -> None:
             assert abs(float(value.mean())) < 0.002, name
 
 
+def test_the_spatial_table_starts_small_and_near_start_lifts_the_nearest_distances() -> None:
+    tables = []
+    for lift in (0.0, 5.0):
+        torch.manual_seed(0)
+        tables.append(build(random_graph(), distances=250, near_start=lift).spatial.weight.detach())
+    assert float(tables[0].std()) == pytest.approx(0.02, rel=0.1)  # 251 x 4 numbers
+    lifted = tables[1] - tables[0]
+    assert torch.allclose(lifted[:2], torch.full((2, 4), 5.0)) and (lifted[2:] == 0.0).all()
+
+
 def test_number_of_parameters() -> None:
     # 20 features, 4 classes; per layer two norms, q, k, v and output, and two maps in the feed-forward block
     layer = 2 * 2 * 64 + 4 * (64 * 64 + 64) + 2 * (64 * 64 + 64)
@@ -366,7 +376,7 @@ def test_defaults_are_those_of_the_port_but_for_learning_rate_and_dropout() -> N
     c = GraphormerConfig()
     assert (c.layers, c.heads, c.hidden, c.distances) == (2, 4, 64, 20)
     assert (c.dropout, c.mlp_dropout, c.attention_dropout) == (0.5, 0.5, 0.0)
-    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 5e-3, 1e-5, 5.0)
+    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 2e-2, 1e-5, 5.0)
     assert (c.schedule, c.warmup_updates, c.decay_updates, c.max_epochs) == ("warmup-cosine", 10, 200, 200)
     assert c.batch_size == 0 and not Graphormer.settings
 

@@ -455,6 +455,19 @@ def test_a_part_has_the_edges_among_its_nodes_normalised_by_what_is_left() -> No
     np.testing.assert_allclose((part.features @ torch.eye(20)).numpy(), expected, rtol=1e-5)
 
 
+def test_a_part_never_reads_the_whole_feature_matrix_as_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, read = build(random_graph(), batch_size=13), Tensor.numpy
+
+    def numpy(tensor: Tensor, *args: Any, **options: Any) -> np.ndarray:
+        assert tensor is not model.prepared.features.matrix, "it would be on another device after the first evaluation"
+        return read(tensor, *args, **options)
+
+    monkeypatch.setattr(Tensor, "numpy", numpy)
+    part = model.prepared.induced(np.array([3, 40]))
+    monkeypatch.undo()
+    assert torch.equal(part.features.matrix, model.prepared.features.matrix[[3, 40]])
+
+
 def test_parts_without_a_labelled_node_are_left_out() -> None:
     graph = random_graph()
     model = build(graph, batch_size=5)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
+from models import spectrum
 from models.spectrum import lowest_eigenpairs
 
 both_laplacians = pytest.mark.parametrize("normalized", [True, False], ids=["normalised", "plain"])
@@ -206,3 +207,9 @@ def test_cached_and_uncached_are_equal(tmp_path: Path, normalized: bool) -> None
     lowest_eigenpairs(random_graph(1), 6, normalized, cache)
     lowest_eigenpairs(graph, 6, not normalized, cache)
     assert len(list_entries(tmp_path)) == 4  # another count, another graph, the other Laplacian
+
+
+def test_a_linear_system_that_is_not_solved_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectrum, "_MOST_STEPS", 3)
+    with pytest.raises(RuntimeError, match="not solved after 3 steps"):
+        eigenpairs(random_graph(), 3, normalized=False)
