@@ -48,7 +48,6 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache, as_tensor
-from bench.space import Space
 from models.propagation import add_row, sparse_dense
 from models.push import WORKSPACE_BYTES, TopRows, dropped, gfpush_rows, neighbour_sums, nodes_without_loop
 
@@ -196,26 +195,6 @@ AUTHOR_SETTINGS: dict[str, dict[str, Any]] = {
         "patience": 30,
     },
 }
-WIDE: Space = {
-    "propagation": ("ppr", "avg", "single"),
-    "order": (2, 4, 6, 10, 20),
-    "alpha": (0.05, 0.1, 0.2, 0.4, 0.5),
-    "rmax": (1e-5, 1e-6, 1e-7),
-    "top_k": (16, 32, 64),
-    "hidden": (64, 256, 512, 1024),
-    "layers": (1, 2),
-    "batch_norm": (False, True),
-    "node_norm": (False, True),
-    "input_dropout": (0.0, 0.2, 0.5),
-    "hidden_dropout": (0.0, 0.2, 0.5, 0.7),
-    "consistency": (0.0, 0.5, 0.8, 1.0, 1.5),
-    "consistency_loss": ("l2", "kl"),
-    "consistency_warmup": (100, 500, 1000),
-    "batch_size": (5, 20, 50, 200, 500),
-    "unlabelled_batch": (100, 200),
-    "learning_rate": (1e-4, 1e-3, 1e-2),
-    "weight_decay": (0.0, 1e-5, 1e-3, 1e-2),
-}
 
 
 @dataclass(frozen=True)
@@ -237,7 +216,28 @@ class GRANDPlus(Model):
     revision = 1
     Config = GRANDPlusConfig
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
-    spaces = {"wide": WIDE}  # noqa: RUF012
+    spaces = {  # noqa: RUF012
+        "wide": {
+            "propagation": ("ppr", "avg", "single"),
+            "order": (2, 4, 6, 10, 20),
+            "alpha": (0.05, 0.1, 0.2, 0.4, 0.5),
+            "rmax": (1e-5, 1e-6, 1e-7),
+            "top_k": (16, 32, 64),
+            "hidden": (64, 256, 512, 1024),
+            "layers": (1, 2),
+            "batch_norm": (False, True),
+            "node_norm": (False, True),
+            "input_dropout": (0.0, 0.2, 0.5),
+            "hidden_dropout": (0.0, 0.2, 0.5, 0.7),
+            "consistency": (0.0, 0.5, 0.8, 1.0, 1.5),
+            "consistency_loss": ("l2", "kl"),
+            "consistency_warmup": (100, 500, 1000),
+            "batch_size": (5, 20, 50, 200, 500),
+            "unlabelled_batch": (100, 200),
+            "learning_rate": (1e-4, 1e-3, 1e-2),
+            "weight_decay": (0.0, 1e-5, 1e-3, 1e-2),
+        }
+    }
 
     def __init__(self, graph: Graph, prepared: Prepared, config: GRANDPlusConfig) -> None:
         super().__init__(graph, prepared, config)

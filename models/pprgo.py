@@ -44,7 +44,6 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
-from bench.space import Space
 from models.features import FeatureMatrix
 from models.push import WORKSPACE_BYTES, TopRows, dropped, neighbour_sums, ppr_rows
 
@@ -105,19 +104,6 @@ AUTHOR_SETTINGS = {
     "pubmed": {**_PUBLISHED, "alpha": 0.25},
     "corafull": {**_PUBLISHED, "alpha": 0.25},
 }
-WIDE: Space = {
-    "alpha": (0.05, 0.1, 0.25, 0.5),
-    "epsilon": (1e-4, 1e-5, 1e-6),
-    "top_k": (32, 64, 128),
-    "normalization": ("sym", "row"),
-    "propagation_steps": (2, 5, 10),
-    "hidden": (32, 64, 256, 512),
-    "layers": (2, 3),
-    "dropout": (0.1, 0.3, 0.5),
-    "standardize": (False, True),
-    "learning_rate": (1e-3, 5e-3, 1e-2),
-    "weight_decay": (0.0, 1e-5, 1e-4, 1e-3),
-}
 
 
 @dataclass(frozen=True)
@@ -138,7 +124,21 @@ class PPRGo(Model):
     revision = 1
     Config = PPRGoConfig
     settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
-    spaces = {"wide": WIDE}  # noqa: RUF012
+    spaces = {  # noqa: RUF012
+        "wide": {
+            "alpha": (0.05, 0.1, 0.25, 0.5),
+            "epsilon": (1e-4, 1e-5, 1e-6),
+            "top_k": (32, 64, 128),
+            "normalization": ("sym", "row"),
+            "propagation_steps": (2, 5, 10),
+            "hidden": (32, 64, 256, 512),
+            "layers": (2, 3),
+            "dropout": (0.1, 0.3, 0.5),
+            "standardize": (False, True),
+            "learning_rate": (1e-3, 5e-3, 1e-2),
+            "weight_decay": (0.0, 1e-5, 1e-4, 1e-3),
+        }
+    }
 
     def __init__(self, graph: Graph, prepared: Prepared, config: PPRGoConfig) -> None:
         super().__init__(graph, prepared, config)

@@ -287,3 +287,18 @@ def test_its_settings_are_fields_of_its_configuration(model_class: type[Model]) 
             assert resolved.labels["settings"] == lane
             for key, value in settings.items():
                 assert getattr(resolved.config, key) == value, (lane, dataset, key)
+
+
+@every_model
+def test_its_search_spaces_stand_in_the_class_where_the_source_hash_leaves_them_out(model_class: type[Model]) -> None:
+    tree = ast.parse(Path(inspect.getfile(model_class)).read_text())
+    constants = {name for node in tree.body for name in _assigned(node)}
+    written = [node for node in ast.walk(tree) if "spaces" in _assigned(node)]
+    assert written or "spaces" not in vars(model_class)
+    names = {part.id for node in written for part in ast.walk(node.value) if isinstance(part, ast.Name)}  # type: ignore[attr-defined]
+    assert not names & constants, "a constant of the file counts as source"
+
+
+def _assigned(node: ast.AST) -> list[str]:
+    targets = getattr(node, "targets", [getattr(node, "target", None)])
+    return [target.id for target in targets if isinstance(target, ast.Name)]
