@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
+from bench.space import admits
 from models.gcn import GCN, GCNConfig
 
 AUTHORS: dict[str, Any] = {"normalize_features": True, "bias": False}
@@ -198,4 +199,18 @@ def test_published_settings() -> None:
         found = (c.hidden, c.layers, c.dropout, c.learning_rate, c.weight_decay, c.norm, c.residual)
         assert found == tuned[name], name
         assert c.linear_head and c.bias and not c.decay_first_only and not c.input_dropout
-        assert c.max_epochs == (1500 if name in ("cs", "physics") else 1000)
+        assert c.max_epochs == {"pubmed": 500, "cs": 1500, "physics": 1500}.get(name, 1000)
+        assert c.normalize_features == (name != "pubmed")  # there torch_geometric's NormalizeFeatures is switched off
+
+
+def test_the_search_space_holds_the_tuned_settings() -> None:
+    for chosen in GCN.settings["tunedgnn"].values():
+        config = GCNConfig(**chosen)
+        assert all(admits(domain, getattr(config, name)) for name, domain in GCN.spaces["wide"].items())
+
+
+def test_inference_is_one_pass_whatever_the_evaluation_batch() -> None:
+    model, passes = build(random_graph(), evaluation_batch=7).eval(), []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    model.predict(torch.arange(60))
+    assert len(passes) == 1
