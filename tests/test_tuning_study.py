@@ -13,9 +13,10 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from tuning_toys import open_study, ring_search
 
 from bench.errors import UserError
-from bench.space import Whole
+from bench.space import Space, Whole
+from bench.tuning.sampling import SlotSampler
 from bench.tuning.search import Search
-from bench.tuning.study import Asked, Budget, Tuning, differences
+from bench.tuning.study import Asked, Budget, Tuning, differences, open_tuning
 
 
 @pytest.fixture
@@ -224,3 +225,16 @@ def test_without_heartbeats_a_driver_is_taken_for_dead(
     assert alive.tell(again, "ok", "cell", 1.0, 0.5, 1.0) and alive.tell(kept, "ok", "cell", 1.0, 0.5, 1.0)
     assert [trial.slot for trial in alive.trials()] == [0, 1]
     alive.close()
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_tpe_repeats_no_settings_while_there_are_new_ones(sampler: str, tmp_path: Path) -> None:
+    space: Space = {"hidden": (2, 4), "layers": Whole(1, 5)}
+    tuning = open_tuning("ten", {}, space, SlotSampler(sampler, 0, space, None), False, None, tmp_path / "ten.journal")
+    for _ in range(12):  # TPE would stay with what is best: the largest number of layers
+        trial = asked(tuning, Budget(trials=12))
+        tuning.tell(trial, "ok", "cell", 1.0, trial.settings["layers"] / 10, 1.0)
+    found = {tuple(trial.settings.items()) for trial in tuning.trials()}
+    assert len(tuning.trials()) == 12  # though there are only ten
+    assert len(found) == 10 if sampler == "tpe" else len(found) < 10
+    tuning.close()

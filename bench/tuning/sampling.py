@@ -20,6 +20,7 @@ from bench.text import nearest
 
 SAMPLERS = ("tpe", "random", "grid")
 LARGEST_GRID = 1_000_000  # points that are listed and shuffled
+ATTEMPTS = 20  # draws for a slot before it may repeat another one's settings; the later half of them are at random
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -62,19 +63,31 @@ class SlotSampler(BaseSampler):
         """How many different settings there are to try; None where the sampler does not run out."""
         return None if self._grid is None else len(self._grid)
 
-    def _at_slot(self, slot: int) -> None:
+    @property
+    def attempts(self) -> int:
+        """How often a slot is drawn until its settings are new.
+
+        TPE comes back to what was good, and the same trial again would cost its time and say nothing. Random draws stay
+        as they fall: what is said about them afterwards takes them for independent.
+        """
+        return ATTEMPTS if self.name == "tpe" else 1
+
+    def _at_slot(self, slot: int, attempt: int = 0) -> None:
         self.slot = slot
-        seed = int(np.random.SeedSequence([self.seed, slot]).generate_state(1)[0])
+        entropy = [self.seed, slot, attempt] if attempt else [self.seed, slot]
+        seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
         self._sampler: BaseSampler = RandomSampler(seed=seed)
-        if self.name == "tpe":  # without the liar, with whom trials count that are running, or whose driver was killed
+        if (
+            self.name == "tpe" and attempt < ATTEMPTS // 2
+        ):  # without the liar, with whom trials count that are running, or whose driver was killed
             self._sampler = TPESampler(seed=seed, constant_liar=False)
         self._fixed = self.first if slot == 0 else None
         if self._grid is not None:
             self._fixed = self._grid[slot]
 
-    def prepare(self, slot: int) -> None:
+    def prepare(self, slot: int, attempt: int = 0) -> None:
         """Get ready for the trial that is asked for next."""
-        self._at_slot(slot)
+        self._at_slot(slot, attempt)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {} if self._fixed is not None else self._sampler.infer_relative_search_space(study, trial)

@@ -142,9 +142,7 @@ class Tuning:
 
     def ask(self, slot: int) -> Asked | None:
         """A trial for this slot; None if another driver was quicker."""
-        self.sampler.prepare(slot)
-        with quiet():
-            trial = self.study.ask(self.distributions)
+        trial = self._draw(slot)
         try:
             self.presence.begin(trial._trial_id)
             trial.set_user_attr("claim", {"slot": slot, "driver": self.presence.name})
@@ -156,6 +154,18 @@ class Tuning:
         self._fail(trial.number)
         time.sleep(random.uniform(0.0, 0.5))  # two that gave way to each other must not meet again
         return None
+
+    def _draw(self, slot: int) -> optuna.Trial:
+        """A trial with the slot's settings: new ones, where the sampler cares and finds any."""
+        known = [trial.settings for trial in self.trials()]
+        for attempt in range(self.sampler.attempts):
+            self.sampler.prepare(slot, attempt)
+            with quiet():
+                trial = self.study.ask(self.distributions)
+            if trial.params not in known or attempt + 1 == self.sampler.attempts:
+                break
+            self._fail(trial.number)
+        return trial
 
     def _contested(self, slot: int, number: int) -> bool:
         """Whether another trial holds or has filled the slot. Everybody signs first and looks then: no two go on."""
