@@ -12,7 +12,9 @@ ledger): after it came 5e-3, 2e-2 with the port's dropout of 0.2, one layer with
 What to expect on a large graph: attention starts even over all nodes, so that the neighbours' share is their number
 over that of all nodes (on Photo 31 of 7,650). For them to matter, their bias would have to rise by the logarithm of
 that ratio, 5.5, and a few hundred updates move it by one or two: the network stays near what features alone give. On
-the 25 nodes of a molecule the same start is no obstacle. `near_start` lifts it; 0 is the official start.
+the 25 nodes of a molecule the same start is no obstacle. `near_start` lifts it; 0 is the official start. (One trial on
+Photo: test accuracy 91.57 with 5, 91.18 with 0, which is within chance: with scores of the contents beside the bias,
+the lift alone does not do it.)
 
 Where this knowingly differs from the official code:
   * Layers are pre-norm with a feed-forward block as wide as the model, as in version 1 and in that port (version 2
