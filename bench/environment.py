@@ -42,15 +42,18 @@ def library_version(name: str) -> str | None:
 
 @functools.cache
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's model and the number of logical processors this process may use."""
-    model = platform.processor() or platform.machine()
+    """The processor's model and the number of logical processors this process may use.
+
+    Virtual machines call several generations by one name, which differ in speed and, by their instructions, in rounding:
+    the numbers of family and model tell them apart.
+    """
+    facts: dict[str, str] = {}
     if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                model = value.strip()
-                break
-    return f"{model} ({usable_processors()} logical processors)"
+        lines = (line.partition(":") for line in cpuinfo.read_text().partition("\n\n")[0].splitlines())
+        facts = {name.strip(): value.strip() for name, _, value in lines}
+    model = facts.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{name} {facts[key]}" for name, key in (("family", "cpu family"), ("model", "model")) if key in facts]
+    return f"{' '.join([model, *numbers])} ({usable_processors()} logical processors)"
 
 
 def usable_processors() -> int:
