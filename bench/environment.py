@@ -44,8 +44,8 @@ def library_version(name: str) -> str | None:
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The processor's model and the number of logical processors this process may use.
 
-    Virtual machines call several generations by one name, which differ in speed and, by their instructions, in rounding:
-    the numbers of family and model tell them apart.
+    Virtual machines call several generations by one name, which differ in speed and, by their instructions, in
+    rounding: the numbers of family and model tell them apart.
     """
     facts: dict[str, str] = {}
     if cpuinfo.exists():
