@@ -376,7 +376,7 @@ def test_defaults_are_those_of_the_port_but_for_learning_rate_and_dropout() -> N
     c = GraphormerConfig()
     assert (c.layers, c.heads, c.hidden, c.distances) == (2, 4, 64, 20)
     assert (c.dropout, c.mlp_dropout, c.attention_dropout) == (0.5, 0.5, 0.0)
-    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 2e-2, 1e-5, 5.0)
+    assert (c.optimizer, c.learning_rate, c.weight_decay, c.clip_norm) == ("adamw", 5e-3, 1e-5, 5.0)
     assert (c.schedule, c.warmup_updates, c.decay_updates, c.max_epochs) == ("warmup-cosine", 10, 200, 200)
     assert c.batch_size == 0 and not Graphormer.settings
 
