@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -159,6 +159,15 @@ STOPPING_RULES: dict[str, Callable[[int], StoppingRule]] = {
     "window": RisingLoss,
     "never": FixedLength,
 }
+
+
+def least_epochs(recipe: Mapping[str, Any]) -> int:
+    """How long a training by this recipe takes at the very least: no rule runs out of patience before."""
+    if recipe["schedule"] == "plateau":
+        return 1  # too low a rate ends training as well
+    if recipe["stop"] == "never":
+        return int(recipe["max_epochs"])
+    return int(min(recipe["max_epochs"], (recipe["patience"] + 1) * recipe["evaluate_every"]))
 
 
 # -- learning rate ----------------------------------------------------------------------------------------------------

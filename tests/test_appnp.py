@@ -100,7 +100,7 @@ def test_glorot_weights_and_no_biases() -> None:
 # -- dropout on the adjacency -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)  # the first call compiles
+@settings(max_examples=25)
 @given(rate=st.floats(0.01, 0.95), seed=st.integers(0, 2**32 - 1))
 def test_every_entry_is_dropped_or_scaled_and_the_transpose_agrees(rate: float, seed: int) -> None:
     graph = random_graph()

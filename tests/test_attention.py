@@ -34,7 +34,7 @@ def by_the_book(packed: np.ndarray, heads: int, keep: np.ndarray | None) -> np.n
 shapes = st.tuples(st.integers(1, 4), st.integers(1, 6), st.integers(1, 3), st.integers(1, 5))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(shapes, st.booleans(), st.integers(0, 1000))
 def test_fused_is_plain_is_the_book(shape: tuple[int, int, int, int], masked: bool, seed: int) -> None:
     batch, length, heads, size = shape

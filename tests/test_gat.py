@@ -89,7 +89,7 @@ def test_both_paths_are_the_dense_masked_softmax(heads: int, size: int) -> None:
     assert_all_close(results(lambda *x: plain_attention(*x, around, None), inputs), expected)
 
 
-@settings(max_examples=20, deadline=None)  # the first call compiles
+@settings(max_examples=20)
 @given(seed=st.integers(0, 1000), heads=st.integers(1, 4), size=st.integers(1, 9), spread=st.floats(0.0, 30.0))
 def test_both_paths_agree(seed: int, heads: int, size: int, spread: float) -> None:
     graph = random_graph(seed % 4)

@@ -70,7 +70,7 @@ def test_the_polynomial_of_a_path_by_hand() -> None:
     np.testing.assert_allclose(result.ravel(), [2, 0, 0] - first + 6 * second, rtol=1e-5)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 1000), st.integers(0, 6), st.integers(1, 5))
 def test_the_polynomial_and_its_gradients_are_dense_autograd(seed: int, steps: int, width: int) -> None:
     graph = random_graph(seed % 3)

@@ -264,7 +264,7 @@ def test_a_graph_with_fewer_eigenvectors_than_asked_for_runs() -> None:
 # -- random-walk encoding ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 80), st.integers(0, 150), st.integers(1, 7), st.integers(0, 2**31))
 def test_return_probabilities_are_diagonals_of_dense_powers(num_nodes: int, edges: int, steps: int, seed: int) -> None:
     random = np.random.default_rng(seed)

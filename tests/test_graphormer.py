@@ -57,7 +57,7 @@ def floyd_warshall(graph: Graph) -> np.ndarray:
 # -- distances --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 70), st.integers(0, 120), st.integers(0, 2**31))
 def test_distances_are_those_of_floyd_warshall(num_nodes: int, edges: int, seed: int) -> None:
     graph = random_edges(num_nodes, edges, seed)

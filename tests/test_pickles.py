@@ -131,7 +131,7 @@ def test_a_truncated_pickle_is_refused(tmp_path: Path, keep: int) -> None:
         read_pickle(write(tmp_path, MATRIX[:keep]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, len(MATRIX) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_damage_is_either_noticed_or_harmless(tmp_path_factory: Any, damage: list[tuple[int, int]]) -> None:
     content = bytearray(MATRIX)

@@ -44,7 +44,7 @@ def test_normalised_adjacency_is_the_dense_formula_and_leaves_the_graph_alone(se
     assert np.array_equal(before[0], graph.indptr) and np.array_equal(before[1], graph.indices)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000), st.integers(1, 12), st.integers(1, 12), st.integers(1, 9))
 def test_sparse_times_dense_is_the_dense_product(seed: int, rows: int, inner: int, columns: int) -> None:
     matrix = random_sparse(seed, rows, inner)
@@ -52,7 +52,7 @@ def test_sparse_times_dense_is_the_dense_product(seed: int, rows: int, inner: in
     np.testing.assert_allclose(sparse_dense(matrix, dense), matrix.toarray() @ dense, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 1000), st.integers(1, 10), st.integers(1, 10))
 def test_operator_and_its_gradient_are_dense_autograd(seed: int, rows: int, inner: int) -> None:
     matrix = random_sparse(seed, rows, inner)

@@ -74,7 +74,7 @@ def test_a_path_by_hand() -> None:
     np.testing.assert_array_equal(spread_out(rows, 3), [[0.5625, 0.25, 0.0625]])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 50), st.floats(0.05, 0.9), st.sampled_from([1e-1, 1e-2, 1e-3, 1e-4]))
 def test_what_is_left_behind_is_bounded_by_degrees(seed: int, alpha: float, epsilon: float) -> None:
     graph = random_graph(seed)
@@ -156,7 +156,7 @@ def plain_gfpush(graph: Graph, seed: int, mixture: np.ndarray, rmax: float) -> n
     return reserve
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 50), st.sampled_from(list(MIXTURES)), st.floats(1e-4, 0.2))
 def test_it_is_its_plain_twin(seed: int, kind: str, rmax: float) -> None:
     graph, mixture = random_graph(seed), MIXTURES[kind]
@@ -212,7 +212,7 @@ def test_the_largest_entries_are_kept(top_k: int) -> None:
             assert (kept["columns"][row, count:] == row).all() and (kept["weights"][row, count:] == 0).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=40), st.integers(1, 45), st.integers(0, 999))
 def test_ties_go_to_the_lower_node_in_whatever_order_they_come(values: list[int], top_k: int, seed: int) -> None:
     reserve = np.array(values, dtype=np.float32)

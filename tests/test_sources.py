@@ -60,7 +60,7 @@ def test_npz_in_the_older_spelling_and_with_dense_features(tmp_path: Path) -> No
     assert isinstance(graph.features, np.ndarray) and np.array_equal(graph.features, DENSE)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.sampled_from([0.0, 0.5, 1.0, 3.0])), min_size=1))
 def test_canonical_adjacency_is_the_symmetric_pattern(entries: list[tuple[int, int, float]]) -> None:
     rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
@@ -191,7 +191,7 @@ def test_a_truncated_npz_is_refused(tmp_path: Path, keep: float) -> None:
         catalogue.own_dataset(path).load(None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_flipped_byte_in_an_npz_never_gets_past_unnoticed(tmp_path_factory: Any, data: st.DataObject) -> None:
     path = write_npz(tmp_path_factory.mktemp("flip") / "flip.npz")

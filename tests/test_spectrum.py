@@ -122,7 +122,7 @@ def test_the_lowest_of_a_random_graph(normalized: bool, count: int) -> None:
 
 
 @both_laplacians
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_whatever_the_graph_the_equation_holds(normalized: bool, data: st.DataObject) -> None:
     size = data.draw(st.integers(2, 40))

@@ -45,7 +45,7 @@ def slow_total(nodes: int, num_classes: int, seed: int, train: int, val: int) ->
     return [first, second, sorted(set(rest) - set(second))]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(class_sizes, seeds)
 def test_per_class_is_the_reference_to_the_bit(sizes: list[int], seed: int) -> None:
     labels = labels_of(sizes, 1)
@@ -54,7 +54,7 @@ def test_per_class_is_the_reference_to_the_bit(sizes: list[int], seed: int) -> N
     assert [split.train.tolist(), split.val.tolist(), split.test.tolist()] == [sorted(part) for part in expected]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(class_sizes, seeds)
 def test_total_is_the_reference_to_the_bit(sizes: list[int], seed: int) -> None:
     labels = labels_of(sizes, 1)
@@ -63,7 +63,7 @@ def test_total_is_the_reference_to_the_bit(sizes: list[int], seed: int) -> None:
     assert [split.train.tolist(), split.val.tolist(), split.test.tolist()] == [sorted(part) for part in expected]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(RULES), st.booleans(), class_sizes, seeds)
 def test_laws_of_every_split(rule: str, sealed: bool, sizes: list[int], seed: int) -> None:
     labels = labels_of(sizes, 2)
@@ -83,7 +83,7 @@ def test_laws_of_every_split(rule: str, sealed: bool, sizes: list[int], seed: in
 
 
 @given(st.sampled_from(RULES), st.integers(0, 1000), st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_sealed_nodes_are_test_for_ever(rule: str, seed: int, other: int) -> None:
     labels = labels_of([90, 130, 80], 3)
     one, two = (draw_split(f"sealed:{rule}", labels, 3, number) for number in (seed, other))

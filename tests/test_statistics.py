@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -433,11 +433,9 @@ accuracies = st.integers(0, 1000).map(lambda tenths: tenths / 10)
 pairs = st.lists(st.tuples(accuracies, accuracies), min_size=2, max_size=12).map(lambda rows: np.array(rows).T)
 shifts = st.integers(-50, 50)
 probabilities = st.lists(st.floats(0, 1), min_size=1, max_size=20)
-law = settings(deadline=None)  # the first call of a scipy distribution is slow
 PAIRED_TESTS = [compare_on_frozen_split, functools.partial(compare_on_fresh_splits, sizes=SMALL_SETS)]
 
 
-@law
 @given(pairs, shifts, st.sampled_from(PAIRED_TESTS))
 def test_what_both_models_gain_changes_nothing(
     scores: np.ndarray, shift: int, compare: Callable[..., PairedComparison]
@@ -447,7 +445,6 @@ def test_what_both_models_gain_changes_nothing(
     assert both(after.interval) == pytest.approx(both(before.interval), abs=1e-9)
 
 
-@law
 @given(pairs, st.sampled_from(PAIRED_TESTS))
 def test_swapping_the_models_turns_the_sign(scores: np.ndarray, compare: Callable[..., PairedComparison]) -> None:
     one, other = compare(scores[0], scores[1]), compare(scores[1], scores[0])
@@ -456,7 +453,6 @@ def test_swapping_the_models_turns_the_sign(scores: np.ndarray, compare: Callabl
     assert both(other.interval) == pytest.approx((-both(one.interval)[1], -both(one.interval)[0]))
 
 
-@law
 @given(pairs)
 def test_the_interval_and_the_corrected_t_agree(scores: np.ndarray) -> None:
     result = compare_on_fresh_splits(*scores, SMALL_SETS)
@@ -466,7 +462,6 @@ def test_the_interval_and_the_corrected_t_agree(scores: np.ndarray) -> None:
         assert (result.p < 0.05) == (low > 0 or high < 0)
 
 
-@law
 @given(pairs)
 def test_the_correction_only_ever_weakens(scores: np.ndarray) -> None:
     result = compare_on_fresh_splits(*scores, SMALL_SETS)
@@ -475,7 +470,6 @@ def test_the_correction_only_ever_weakens(scores: np.ndarray) -> None:
     assert isinstance(plain, PairedComparison) and plain.p <= result.p + 1e-12
 
 
-@law
 @given(pairs)
 def test_outperforming_and_being_outperformed_are_complements(scores: np.ndarray) -> None:
     one = probability_of_outperforming(scores[0], scores[1]).probability
@@ -484,7 +478,6 @@ def test_outperforming_and_being_outperformed_are_complements(scores: np.ndarray
     assert both(one.interval) == pytest.approx((1 - other.interval.high, 1 - other.interval.low))
 
 
-@law
 @given(probabilities)
 def test_holm_keeps_the_order_and_lies_between_none_and_bonferroni(p: list[float]) -> None:
     adjusted = holm(p)
@@ -492,7 +485,6 @@ def test_holm_keeps_the_order_and_lies_between_none_and_bonferroni(p: list[float
     assert (adjusted >= np.array(p)).all() and (adjusted <= np.minimum(1, len(p) * np.array(p))).all()
 
 
-@law
 @given(probabilities, st.randoms(use_true_random=False))
 def test_holm_does_not_care_about_the_order_given(p: list[float], random: Random) -> None:
     order = list(range(len(p)))
@@ -500,7 +492,6 @@ def test_holm_does_not_care_about_the_order_given(p: list[float], random: Random
     assert holm([p[index] for index in order]) == pytest.approx(holm(p)[order])
 
 
-@law
 @given(st.lists(accuracies, min_size=10, max_size=10), shifts, st.integers(2, 5))
 def test_the_best_group_contains_the_best_and_ignores_a_common_shift(trials: list[float], shift: int, k: int) -> None:
     scores = {str(index): np.roll(trials, index) + 0.1 * index for index in range(k)}
@@ -511,7 +502,6 @@ def test_the_best_group_contains_the_best_and_ignores_a_common_shift(trials: lis
     assert group.members == moved.members
 
 
-@law
 @given(pairs)
 def test_welch_is_the_t_test_of_the_summaries(scores: np.ndarray) -> None:
     first, second = (summarise(row) for row in scores)

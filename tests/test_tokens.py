@@ -129,7 +129,7 @@ def test_tokens_in_half_precision_take_half_the_bytes_and_are_right_to_their_las
 # -- both strategies --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(0, 50),
     st.booleans(),
@@ -197,7 +197,7 @@ def _gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 nodes_of_a_graph = st.lists(st.integers(0, 59), min_size=1, max_size=8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2), nodes_of_a_graph, st.integers(0, 4))
 def test_needed_rows_are_the_nodes_within_reach(seed: int, nodes: list[int], hops: int) -> None:
     graph = random_graph(seed)
@@ -207,7 +207,7 @@ def test_needed_rows_are_the_nodes_within_reach(seed: int, nodes: list[int], hop
     assert [mask.tolist() for mask in found] == [mask.tolist() for mask in reach]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2), st.integers(0, 1000))
 def test_masked_product_is_the_dense_product_of_what_is_chosen(seed: int, draw: int) -> None:
     matrix = normalized_adjacency(random_graph(seed))

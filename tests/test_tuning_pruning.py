@@ -74,7 +74,7 @@ def test_a_trial_that_another_driver_took_for_dead_ends_at_the_next_rung() -> No
 
 
 @given(st.lists(st.integers(0, 1000).map(lambda right: right / 1000), max_size=90))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_stored_curve_is_judged_as_it_was_when_it_happened(curve: list[float]) -> None:
     """Stored curves have single precision: the judge must not see the difference."""
     import numpy as np

@@ -37,7 +37,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @every_split
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tuning_learns_and_validates_where_sealed_runs_do_and_never_on_sealed_nodes(rule: str, seed: int) -> None:
     tuning, sealed = (draw_split(prefix + rule, LABELS, 4, seed) for prefix in ("tuning:", "sealed:"))
     for part in ("train", "val", "test"):
@@ -48,7 +48,7 @@ def test_tuning_learns_and_validates_where_sealed_runs_do_and_never_on_sealed_no
 
 
 @every_split
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_split_itself_depends_on_no_sealed_label(rule: str, seed: int) -> None:
     hidden = LABELS.copy()
     hidden[sealed_nodes(200)] = UNKNOWN_LABEL
@@ -57,7 +57,7 @@ def test_the_split_itself_depends_on_no_sealed_label(rule: str, seed: int) -> No
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_neither_driver_nor_worker_nor_record_has_a_sealed_label(
     data: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:

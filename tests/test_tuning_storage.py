@@ -20,7 +20,7 @@ WHOLE = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in LINES
 
 
 @given(st.integers(0, len(WHOLE)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_kill_in_the_middle_of_a_line_costs_that_line_alone(
     tmp_path_factory: pytest.TempPathFactory, end: int
 ) -> None:

@@ -160,7 +160,7 @@ def test_dense_features_are_float32_of_unit_noise() -> None:
     np.testing.assert_allclose(within, 1.0, atol=0.1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     nodes=st.integers(300, 500),
     mean_degree=st.floats(4.0, 12.0),

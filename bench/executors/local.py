@@ -15,6 +15,7 @@ from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
+from bench.deadline import Deadline
 from bench.environment import ROOT
 from bench.executors import EndCell, Event, Outcome, utc_now
 from bench.failures import describe_death, strip_paths
@@ -93,7 +94,7 @@ class _Worker:
         self.job, self._on_event = job, on_event
         self._log = logs / f"{job.cell.key}.log"
         self._started = utc_now()
-        self._deadline = None if job.time_limit is None else time.perf_counter() + job.time_limit
+        self._deadline = Deadline(job.time_limit, job.cell.config)
         self._phase: str | None = None
         self._phase_began = 0.0
         self._partial: dict[str, Any] = {"phases": {}}  # what is known so far of a result that may never come
@@ -124,8 +125,7 @@ class _Worker:
             ended = True
         if self.job.memory_limit is not None:
             self._memory_seen = max(self._memory_seen, self._memory() - self._memory_at_start)
-        overdue = self._deadline is not None and time.perf_counter() > self._deadline
-        if overdue and not ended and not self._decided:
+        if self._deadline.passed() and not ended and not self._decided:
             self._verdict = (TIMEOUT, self._at(f"stopped after {format_duration(self.job.time_limit or 0)}"))
             ended = True
         return ended or self._decided
@@ -153,6 +153,9 @@ class _Worker:
                 self._on_event(Event("progress", self.job.cell, self._phase or "", epoch, max_epochs, accuracy))
             except EndCell as reason:
                 self._verdict = (PRUNED, self._at(str(reason)))
+            else:
+                if hopeless := self._deadline.hopeless(epoch):
+                    self._verdict = (TIMEOUT, self._at(hopeless))
 
     def _at(self, what: str) -> str:
         return f"{what} during {self._phase}{self._progress}" if self._phase else f"{what} before the first phase"
