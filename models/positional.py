@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
@@ -15,14 +14,15 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from models.propagation import scale_entries, sparse_dense
 
-_VERSION = 3
+_VERSION = 4
 _TOLERANCE = 1e-5
 # From here on a solver for large graphs takes over: one walk along the edges serves a whole block of vectors.
 _LARGE = 100_000  # nodes
-_BLOCK = 64  # columns: wider than the close group of eigenvalues that communities make
+_BLOCK = 8  # columns, or as many as are asked for: an eigenvalue that occurs that often is found as often
+_WIDEST = 200  # vectors in the basis, before it starts anew from the best third
 _LARGE_TOLERANCE = 1e-4  # length of the residual; float32 gives no more than a tenth of it
-_GROWTH = 1e4  # how far one filter may lift the largest eigenvalue: more would drown the rest in rounding
-_ROUNDS = 12
+_STEPS = 200
+_NOTHING = 1e-5  # a direction that is no longer than this is rounding
 
 
 def laplacian_key(count: int) -> dict[str, Any]:
@@ -35,9 +35,9 @@ def laplacian_eigenvectors(graph: Graph, count: int, cache: PrepareCache) -> np.
 
     Rule for the zero modes: every component with an edge has exactly one (D^1/2 on its nodes), all of them are
     known without a solver, and all are left out, however small the component; an isolated node has eigenvalue 1
-    and no part in the others. Symmetric Lanczos from a fixed start, on graphs of 100,000 nodes and more filtered
-    subspace iteration in float32; the largest entry of each column is positive. Where a graph has fewer such
-    eigenvectors than asked for, it gets those that it has.
+    and no part in the others. Symmetric Lanczos from a fixed start, on graphs of 100,000 nodes and more from a block of
+    them and in float32; the largest entry of each column is positive. Where a graph has fewer such eigenvectors than
+    asked for, it gets those that it has.
     """
     if count == 0:  # switched off: nothing to look up or to keep
         return np.zeros((graph.num_nodes, 0), dtype=np.float32)
@@ -56,7 +56,7 @@ def _solve(graph: Graph, count: int) -> np.ndarray:
     elif size < _LARGE:
         values, vectors = _lanczos(adjacency, modes, count)
     else:
-        values, vectors = _filtered_subspace(adjacency, modes, count)
+        values, vectors = _block_lanczos(adjacency, modes, count)
     chosen = vectors[:, np.argsort(-values, kind="stable")[:count]]
     largest = np.abs(chosen).argmax(axis=0)
     signs = np.sign(chosen[largest, np.arange(count)])
@@ -80,56 +80,58 @@ def _lanczos(adjacency: sp.csr_array, modes: sp.csr_array, count: int) -> tuple[
     return eigsh(operator, k=count, which="LA", v0=start, tol=_TOLERANCE, ncv=subspace, **seeded)
 
 
-def _filtered_subspace(adjacency: sp.csr_array, modes: sp.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _block_lanczos(adjacency: sp.csr_array, modes: sp.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The top of the spectrum below the zero modes, for graphs whose edges are too many to walk one vector at a time.
 
-    Chebyshev-filtered subspace iteration (Zhou, Saad, Tiago, Chelikowsky 2006): a polynomial that is at most 1 on the
-    eigenvalues from -1 to the smallest one of the block lifts those above; then Rayleigh and Ritz sort the block out.
-    Where more eigenvalues than the block is wide lie close together, the last round's vectors are taken as they are:
-    mixtures of eigenvectors of nearly the same eigenvalue.
+    Block Lanczos with full orthogonalisation and thick restarts. After `_STEPS` the vectors are taken as they are:
+    mixtures of eigenvectors whose eigenvalues lie closer than the steps could tell apart.
     """
-    size, across = adjacency.shape[0], sp.csr_array(modes.T)
+    size, across, widest = adjacency.shape[0], sp.csr_array(modes.T), max(_WIDEST, 4 * count)
 
-    def multiply(block: np.ndarray) -> np.ndarray:
-        product = sparse_dense(adjacency, block)
-        product -= modes @ (across @ product)
-        return product
+    def clean(block: np.ndarray) -> np.ndarray:
+        return block - modes @ (across @ block)
 
-    start = np.random.default_rng(0).standard_normal((size, max(_BLOCK, 2 * count)), dtype=np.float32)
-    values, vectors, images = _ritz(start - modes @ (across @ start), multiply)
-    for _ in range(_ROUNDS):
-        residuals = images[:, :count] - vectors[:, :count] * values[:count].astype(np.float32)
-        if np.linalg.norm(residuals, axis=0).max() <= _LARGE_TOLERANCE:
+    start = np.random.default_rng(0).standard_normal((size, max(_BLOCK, count)), dtype=np.float32)
+    basis, seen = np.empty((widest + start.shape[1], size), dtype=np.float32), np.zeros((0, 0))
+    block, _, _ = _orthogonalise(clean(start), basis[:0])
+    for _ in range(_STEPS):
+        width = len(seen) + block.shape[1]
+        basis[len(seen) : width] = block.T
+        following, overlap, rest = _orthogonalise(clean(sparse_dense(adjacency, block)), basis[:width])
+        seen = _bordered(seen, overlap)
+        values, turn = np.linalg.eigh(seen)
+        values, turn = values[::-1], turn[:, ::-1].astype(np.float32)
+        if np.linalg.norm(rest @ turn[-block.shape[1] :, :count], axis=0).max() <= _LARGE_TOLERANCE:
             break
-        values, vectors, images = _ritz(_filter(vectors, images, values, multiply), multiply)
-    return values[:count], vectors[:, :count]
+        if width >= widest:
+            best = turn[:, : widest // 3]
+            basis[: best.shape[1]], seen = best.T @ basis[:width], np.diag(values[: best.shape[1]])
+        block = following
+    return values[:count], basis[:width].T @ turn[:, :count]
 
 
-def _ritz(block: np.ndarray, multiply: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Eigenvalues of the operator as the block sees it, largest first, their vectors, and the vectors' images."""
-    basis = np.linalg.qr(block)[0]
-    images = multiply(basis)
-    values, turn = np.linalg.eigh((basis.T @ images).astype(np.float64))
-    turn = turn[:, ::-1].astype(np.float32)
-    return values[::-1], basis @ turn, images @ turn
+def _orthogonalise(block: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Q, C and R with block = basisᵀ C + Q R: Q is orthonormal, orthogonal to the basis, and spans what is left."""
+    overlap, rest = np.zeros((len(basis), block.shape[1])), np.eye(block.shape[1])
+    for _ in range(2):  # once more against the rounding of the first time
+        share = basis @ block
+        block = block - basis.T @ share
+        overlap += share @ rest
+        exact = block.astype(np.float64)
+        squares, turn = np.linalg.eigh(exact.T @ exact)
+        there = squares > _NOTHING**2
+        lengths, turn = np.sqrt(squares[there]), turn[:, there]
+        block, rest = block @ (turn / lengths).astype(np.float32), (turn * lengths).T @ rest
+    return block, overlap, rest
 
 
-def _filter(
-    vectors: np.ndarray, images: np.ndarray, values: np.ndarray, multiply: Callable[[np.ndarray], np.ndarray]
-) -> np.ndarray:
-    """T_m of the operator, with [-1, smallest value of the block] mapped to [-1, 1], applied to the block."""
-    centre, radius = (values[-1] - 1.0) / 2.0, np.float32((values[-1] + 1.0) / 2.0)
-    shift = np.float32(centre)
-    lift = np.arccosh(max((values[0] - centre) / float(radius), 1.0 + 1e-6))
-    degree = int(np.clip(np.arccosh(_GROWTH) / lift, 2, 20))
-    earlier, current = vectors, (images - shift * vectors) / radius
-    for _ in range(degree - 1):
-        following = multiply(current)
-        following -= shift * current
-        following *= 2.0 / radius
-        following -= earlier
-        earlier, current = current, following
-    return current
+def _bordered(seen: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+    """The operator in the basis, one block wider."""
+    old = len(seen)
+    wider = np.zeros((len(overlap), len(overlap)))
+    wider[:old, :old], wider[:, old:], wider[old:, :old] = seen, overlap, overlap[:old].T
+    wider[old:, old:] = (overlap[old:] + overlap[old:].T) / 2.0
+    return wider
 
 
 def _normalized_with_zero_modes(graph: Graph, precision: type) -> tuple[sp.csr_array, sp.csr_array]:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphs import ISOLATED, dense_adjacency, dense_laplacian, make_graph, path_graph, random_graph
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
@@ -190,3 +192,42 @@ def test_both_solvers_span_the_same_space(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(positional, "_LARGE", 600)
     overlap = np.linalg.svd(exact.T @ eigenvectors(graph, 5), compute_uv=False)
     np.testing.assert_allclose(overlap, 1.0, atol=1e-5)
+
+
+def test_a_basis_that_starts_anew_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = communities()
+    expected = np.linalg.eigvalsh(dense_laplacian(graph))[2:7]
+    monkeypatch.setattr(positional, "_LARGE", 600)
+    monkeypatch.setattr(positional, "_LARGE_TOLERANCE", 1e-5)
+    monkeypatch.setattr(positional, "_WIDEST", 24)  # three blocks of eight: a restart every two steps
+    np.testing.assert_allclose(assert_positive_eigenvectors(graph, eigenvectors(graph, 5)), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [5, 12])  # one block holds every copy that is asked for
+@pytest.mark.parametrize("graph", [triangles(40), matching(60)], ids=["triangles", "pairs"])
+def test_the_solver_of_large_graphs_finds_every_copy(monkeypatch: pytest.MonkeyPatch, graph: Graph, count: int) -> None:
+    # after the first step there is nothing left to find: every eigenvalue is the same
+    monkeypatch.setattr(positional, "_LARGE", graph.num_nodes)
+    vectors = eigenvectors(graph, count)
+    assert vectors.shape[1] == count
+    values = assert_positive_eigenvectors(graph, vectors)
+    np.testing.assert_allclose(values, np.linalg.eigvalsh(dense_laplacian(graph))[-1], atol=1e-5)
+
+
+@given(
+    width=st.integers(1, 6),
+    old=st.integers(0, 10),
+    lost=st.integers(0, 6),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_block_is_split_into_what_the_basis_has_and_the_rest(width: int, old: int, lost: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.standard_normal((40, old)))[0].T.astype(np.float32)
+    block = rng.standard_normal((40, width)).astype(np.float32)
+    lost = min(lost, width)
+    block[:, :lost] = basis.T @ rng.standard_normal((old, lost)).astype(np.float32)  # nothing new in these
+    left, overlap, rest = positional._orthogonalise(block, basis)
+    assert left.shape == (40, width - lost)
+    np.testing.assert_allclose(basis.T @ overlap + left @ rest, block, atol=2e-5)
+    np.testing.assert_allclose(left.T @ left, np.eye(width - lost), atol=1e-5)
+    np.testing.assert_allclose(basis @ left, 0.0, atol=1e-5)
