@@ -85,6 +85,18 @@ def test_forward_is_the_restated_network(layers: int, sparse: bool, tokens: str)
         torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_scores_do_not_depend_on_what_the_cache_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(random_graph(), **SMALL)
+    seen: list[int] = []
+    classify = model.classify
+    monkeypatch.setattr(model, "classify", lambda tokens: (seen.append(len(tokens)), classify(tokens))[1])
+    nodes = torch.randperm(60)
+    whole = model.predict(nodes)
+    monkeypatch.setattr("models.nagphormer._CACHED", 50 * 3 * 16 * 4)  # 50 nodes of four tokens, 32 in full rows
+    torch.testing.assert_close(model.predict(nodes), whole, rtol=1e-5, atol=1e-5)
+    assert seen == [60, 32, 28]
+
+
 # -- published counts -------------------------------------------------------------------------------------------------
 
 
