@@ -222,4 +222,4 @@ def test_made_up_cost_cells_are_what_the_report_looks_for() -> None:
     [cost] = made_up_records("pprgo", "reddit-twin", [50.0], settings=settings)
     [plain] = made_up_records("pprgo", "reddit-twin", [50.0])
     assert cost["key"] != plain["key"]
-    assert (cost["config"]["stop"], cost["config"]["max_epochs"]) == ("never", 20)
+    assert (cost["config"]["stop"], cost["config"]["max_epochs"]) == ("never", 10)
