@@ -9,5 +9,6 @@ from collections.abc import Iterable
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error message, " Did you mean 'photo'?", or nothing where no known name is close."""
     by_lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.6)
+    close.sort(key=lambda name: sorted(name) != sorted(word.lower()))  # letters that changed places come first
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -125,6 +125,7 @@ def test_every_package_that_the_data_room_imports_is_declared() -> None:
 
 def test_nearest_is_silent_where_nothing_is_near() -> None:
     assert nearest("Phto", ["photo", "cs"]) == " Did you mean 'photo'?"
+    assert nearest("gnc", ["gnn", "gcn"]) == nearest("gnc", ["gcn", "gnn"]) == " Did you mean 'gcn'?"
     assert nearest("xyz", ["photo", "cs"]) == ""
 
 
