@@ -42,7 +42,10 @@ def summarise_costs(cells: Sequence[Cell], records: Mapping[str, Record], contex
 
 def _measured(cost: Callable[[Record], float | None], records: Sequence[Record]) -> str:
     values = [value for record in records if (value := cost(record)) is not None]
-    return "" if not values else f"{statistics.median(values):.4g}"
+    if not values:
+        return ""
+    median = statistics.median(values)
+    return f"{median:.4g}" if median < 10_000 else f"{median:.0f}"  # no powers of ten
 
 
 COSTS: dict[str, Callable[[Record], float | None]] = {

@@ -193,6 +193,14 @@ def test_the_table_keeps_machines_apart(tmp_path: Path) -> None:
     assert frame["infer s per 1,000 nodes"].tolist() == ["5", "10"]
 
 
+def test_large_costs_are_written_out(tmp_path: Path) -> None:
+    stored = ring_dataset(tmp_path)
+    cell, large = toy_cell(stored), record()
+    large["phases"]["preprocess"]["prepared_bytes"] = 11_130_449_999
+    frame = summarise_costs([cell], {cell.key: large}, Context())
+    assert frame["prepared MB"].tolist() == ["11130"]
+
+
 # -- how it is measured ---------------------------------------------------------------------------------------------
 
 
