@@ -22,16 +22,19 @@ _NO_MEMORY = re.compile(
 _LAST_WORDS = re.compile(
     r"bad_alloc|Thread creation failed|can't start new thread|cannot allocate memory", re.IGNORECASE
 )
+_CRYPTIC = re.compile(r"could not create a (primitive|memory)", re.IGNORECASE)  # oneDNN, whatever the cause
 NEAR_LIMIT = 0.9  # of the memory limit: an abort above this is blamed on it
 
 
-def describe_failure(error: BaseException, phase: str | None, memory_limit: int | None) -> tuple[str, str]:
-    """Status and reason for what a cell raised."""
+def describe_failure(
+    error: BaseException, phase: str | None, memory_limit: int | None, memory_seen: int = 0
+) -> tuple[str, str]:
+    """Status and reason for what a cell raised; `memory_seen` is the most of its limit that it was seen to use."""
     where = f"during {phase}" if phase else "before the first phase"
     message = " ".join(str(error).split())
     if isinstance(error, Diverged):
         return DIVERGED, message
-    if is_out_of_memory(error, memory_limit):
+    if is_out_of_memory(error, memory_limit, memory_seen):
         limit = f", the limit is {format_size(memory_limit)}" if memory_limit is not None else ""
         size = requested_size(message)
         wanted = "memory ran out" if size is None else f"asked for {format_size(size)} more"
@@ -39,14 +42,17 @@ def describe_failure(error: BaseException, phase: str | None, memory_limit: int 
     return ERROR, strip_paths(f"{type(error).__name__} {where}: {message}")[:500]
 
 
-def is_out_of_memory(error: BaseException, memory_limit: int | None) -> bool:
+def is_out_of_memory(error: BaseException, memory_limit: int | None, memory_seen: int = 0) -> bool:
     """Whether the exception, or one it was raised from, says that memory ran out."""
     cause: BaseException | None = error
+    pressed = memory_limit is not None and memory_seen >= NEAR_LIMIT * memory_limit
     while cause is not None:
         if isinstance(cause, (MemoryError, torch.OutOfMemoryError)):
             return True
         text = str(cause) if isinstance(cause, (RuntimeError, OSError)) else ""
         if _NO_MEMORY.search(text) or (memory_limit is not None and _LAST_WORDS.search(text)):
+            return True
+        if pressed and _CRYPTIC.search(text):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

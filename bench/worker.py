@@ -79,7 +79,8 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
         result.update(_steps(job, meter, device, send))
     except Exception as error:
         lift_memory_limit()
-        status, reason = describe_failure(error, meter.current, job.memory_limit)
+        seen = max((measured["peak_data"] or 0 for measured in meter.phases.values()), default=0)
+        status, reason = describe_failure(error, meter.current, job.memory_limit, seen)
         result.update(status=status, reason=reason, error=error)
     result["load"] = {**load.look(), "usable": usable_processors()}  # after pinning: what the cell could use
     return result
