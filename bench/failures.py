@@ -22,7 +22,8 @@ _NO_MEMORY = re.compile(
 _LAST_WORDS = re.compile(
     r"bad_alloc|Thread creation failed|can't start new thread|cannot allocate memory", re.IGNORECASE
 )
-_CRYPTIC = re.compile(r"could not create a (primitive|memory)", re.IGNORECASE)  # oneDNN, whatever the cause
+# What oneDNN and numba say for lack of memory, but not for that alone.
+_CRYPTIC = re.compile(r"could not create a (primitive|memory)|error return without exception set", re.IGNORECASE)
 NEAR_LIMIT = 0.9  # of the memory limit: an abort above this is blamed on it
 
 
@@ -49,7 +50,7 @@ def is_out_of_memory(error: BaseException, memory_limit: int | None, memory_seen
     while cause is not None:
         if isinstance(cause, (MemoryError, torch.OutOfMemoryError)):
             return True
-        text = str(cause) if isinstance(cause, (RuntimeError, OSError)) else ""
+        text = str(cause) if isinstance(cause, (RuntimeError, OSError, SystemError)) else ""
         if _NO_MEMORY.search(text) or (memory_limit is not None and _LAST_WORDS.search(text)):
             return True
         if pressed and _CRYPTIC.search(text):

@@ -137,11 +137,14 @@ def test_a_thread_that_cannot_start_without_a_memory_limit_is_an_error() -> None
     assert describe_failure(RuntimeError("can't start new thread"), "train", None)[0] == "error"
 
 
-@pytest.mark.parametrize(("seen", "status"), [(7_900_000_000, "oom"), (1_000_000_000, "error")])
-def test_a_primitive_that_cannot_be_created_is_blamed_on_the_limit_where_it_is_near(seen: int, status: str) -> None:
-    error = RuntimeError("could not create a primitive")
-    assert describe_failure(error, "infer", 8 * GB, seen)[0] == status
-    assert describe_failure(error, "infer", None, seen)[0] == "error"
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("could not create a primitive"), SystemError("<kernel> error return without exception set")],
+)
+def test_what_may_be_lack_of_memory_is_blamed_on_the_limit_where_it_is_near(error: Exception) -> None:
+    assert describe_failure(error, "infer", 8 * GB, 7_900_000_000)[0] == "oom"
+    assert describe_failure(error, "infer", 8 * GB, 1_000_000_000)[0] == "error"
+    assert describe_failure(error, "infer", None, 7_900_000_000)[0] == "error"
 
 
 @pytest.mark.parametrize(
