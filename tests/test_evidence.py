@@ -132,9 +132,22 @@ def test_records_that_lack_something_are_named_and_left_out(tmp_path: Path) -> N
     assert tuning["key"] in {record["key"] for record in found.records}  # known, and in no table
 
 
-def test_two_records_of_one_cell_are_named_and_the_newest_counts(tmp_path: Path) -> None:
-    [old] = made_up_records("nagphormer", "photo", [90.0])
-    new = {**made_up_records("nagphormer", "photo", [95.0])[0], "started": "2027-01-01T00:00:00.000+00:00"}
-    found = evidence(tmp_path, [new, old])
+def later(records: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**records[0], "started": "2027-01-01T00:00:00.000+00:00"}
+
+
+def test_two_results_of_one_cell_are_named_and_the_newest_counts(tmp_path: Path) -> None:
+    old, new = made_up_records("nagphormer", "photo", [90.0]), made_up_records("nagphormer", "photo", [95.0])
+    found = evidence(tmp_path, [later(new), *old])
     assert trials(found).accuracies == [95.0]
-    assert found.warnings == ["1 cell(s) have several records; the newest of each counts: nagphormer on photo (1)"]
+    assert found.warnings == [
+        "1 cell(s) were run again and predicted differently, on another machine or with other code; the newest of each "
+        "counts: nagphormer on photo (1)"
+    ]
+
+
+def test_a_cell_that_was_run_again_with_the_same_result_is_no_news(tmp_path: Path) -> None:
+    once = made_up_records("nagphormer", "photo", [90.0])
+    found = evidence(tmp_path, [failed(once[0], "timeout"), *once, later(once)])
+    assert trials(found).accuracies == [90.0]
+    assert found.warnings == []

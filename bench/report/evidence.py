@@ -108,12 +108,16 @@ class Evidence:
             self.warnings.append(f"{len(keys)} record(s) without a usable '{field}' are left out: {named}")
 
     def _name_repeated(self, repeats: Iterable[list[Record]]) -> None:
-        repeated = Counter(
-            f"{records[0]['model']} on {records[0]['dataset']}" for records in repeats if len(records) > 1
+        """Name the cells whose results differ; those that were run again and gave the same are proofs, not news."""
+        differing = Counter(
+            f"{records[0]['model']} on {records[0]['dataset']}" for records in repeats if len(_results(records)) > 1
         )
-        if repeated:
-            where = ", ".join(f"{name} ({count})" for name, count in sorted(repeated.items()))
-            self.warnings.append(f"{repeated.total()} cell(s) have several records; the newest of each counts: {where}")
+        if differing:
+            where = ", ".join(f"{name} ({count})" for name, count in sorted(differing.items()))
+            self.warnings.append(
+                f"{differing.total()} cell(s) were run again and predicted differently, on another machine or with "
+                f"other code; the newest of each counts: {where}"
+            )
 
     def _arrange(self, usable: Sequence[Record]) -> None:
         data = self._one_version_of_each_dataset()
@@ -186,6 +190,11 @@ def _stands_for(record: Record) -> tuple[str, str | None, str]:
     """Of the records that have this in common one counts; a measurement hides no result and no other machine's."""
     purpose = record.get("purpose")
     return record["key"], purpose, machine_of(record) if purpose else ""
+
+
+def _results(records: Iterable[Record]) -> set[str]:
+    """The different results among finished records of one cell."""
+    return {canonical_json([record["predictions"], record["metrics"]]) for record in records if record["status"] == OK}
 
 
 def _of_mode(record: Record, mode: str) -> bool:
