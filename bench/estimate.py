@@ -18,7 +18,16 @@ from bench.data.graph import Split
 from bench.environment import processor
 from bench.model import Recipe
 from bench.plan import Cell, canonical_json
-from bench.records import CAP_REACHED, OK, Record, memory_used, prepared_bytes, seconds_per_epoch, wall_seconds
+from bench.records import (
+    CAP_REACHED,
+    OK,
+    Record,
+    inference_seconds,
+    memory_used,
+    prepared_bytes,
+    seconds_per_epoch,
+    wall_seconds,
+)
 
 
 class Estimator:
@@ -97,9 +106,8 @@ def speed_of(record: Record, from_scratch: bool = False, nodes: int | None = Non
     around = sum(phase["seconds"] for name, phase in record["phases"].items() if name != "train")
     if from_scratch:
         around += record["phases"]["preprocess"].get("reused_seconds") or 0.0
-    infer = record["phases"]["infer"]
-    if nodes is not None and infer.get("nodes"):
-        around += infer["seconds"] * (nodes / infer["nodes"] - 1)
+    if nodes is not None and (inference := inference_seconds(record, nodes)) is not None:
+        around += inference - record["phases"]["infer"]["seconds"]
     return Speed(around + once + record["overhead_seconds"], epoch, memory_used(record), prepared_bytes(record))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.errors import UserError
@@ -21,6 +21,7 @@ ERROR = "error"
 INTERRUPTED = "interrupted"
 PRUNED = "pruned"  # a tuning trial that was not worth finishing; neither an answer nor a failure
 CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
+PART_OF_INFERENCE = "infer a part"  # a phase of cells that measure cost on a part of a graph
 STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED, PRUNED)
 
 
@@ -57,22 +58,25 @@ def _number(limit: float | None) -> float:
     return math.inf if limit is None else limit
 
 
-def memory_used(record: Record) -> int | None:
+def memory_used(record: Record, phases: Sequence[str] | None = None) -> int | None:
     """Bytes above the start that a memory limit would have counted; None where nothing was measured.
+
+    In these phases, or in the one that had the most.
 
     On a CUDA device that is what was reserved, else private writable address space. The latter is sampled, and older
     records lack it: resident anonymous memory, whose peaks the kernel itself notes, is the least it can have been.
     """
-    on_device = _peaks(record, "peak_reserved")
+    measured = [phase for name, phase in record["phases"].items() if phases is None or name in phases]
+    on_device = _peaks(measured, "peak_reserved")
     if on_device:
         return max(on_device)
     baseline = record.get("baseline_anonymous") or 0
-    resident = [peak - baseline for peak in _peaks(record, "peak_anonymous")]
-    return max([*_peaks(record, "peak_data"), *resident], default=None)
+    resident = [peak - baseline for peak in _peaks(measured, "peak_anonymous")]
+    return max([*_peaks(measured, "peak_data"), *resident], default=None)
 
 
-def _peaks(record: Record, what: str) -> list[int]:
-    return [phase[what] for phase in record["phases"].values() if phase.get(what) is not None]
+def _peaks(phases: Iterable[Mapping[str, Any]], what: str) -> list[int]:
+    return [phase[what] for phase in phases if phase.get(what) is not None]
 
 
 def phase_seconds(record: Record) -> float:
@@ -172,6 +176,27 @@ def seconds_per_thousand_nodes(record: Record) -> float | None:
     """Inference, per 1,000 nodes; None where the record does not say how many were predicted."""
     infer = record["phases"]["infer"]
     return 1000 * infer["seconds"] / infer["nodes"] if infer.get("nodes") else None
+
+
+def inference_seconds(record: Record, nodes: int) -> float | None:
+    """Inference over so many nodes, by the line through the two sizes that were measured.
+
+    Where one was, in proportion to it, which `is_at_most` tells from a measurement: too long for a model that computes
+    the whole graph whatever is asked. None where the record does not say how many were predicted.
+    """
+    part, whole = record["phases"].get(PART_OF_INFERENCE), record["phases"]["infer"]
+    if not whole.get("nodes"):
+        return None
+    if part is None or part["nodes"] >= whole["nodes"]:
+        return float(whole["seconds"] * nodes / whole["nodes"])
+    each = max(whole["seconds"] - part["seconds"], 0.0) / (whole["nodes"] - part["nodes"])
+    return float(whole["seconds"] + (nodes - whole["nodes"]) * each)
+
+
+def is_at_most(record: Record, nodes: int) -> bool:
+    """Whether `inference_seconds` can only say how long inference over so many nodes takes at most."""
+    measured = record["phases"]["infer"].get("nodes")
+    return bool(measured) and measured < nodes and PART_OF_INFERENCE not in record["phases"]
 
 
 def prepared_bytes(record: Record) -> int | None:

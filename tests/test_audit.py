@@ -10,6 +10,7 @@ from ledgers import failed, made_up_records, write_ledger
 
 from bench.ledger import Ledger
 from bench.paper import Claim, claims
+from bench.records import PART_OF_INFERENCE
 from bench.report.audit import Check, audit_ours, audit_paper, audit_table, judge
 from bench.report.evidence import Evidence
 from bench.report.findings import Findings, Setting
@@ -147,6 +148,9 @@ def test_a_fixed_number_of_epochs_does_not_tell_how_long_training_takes(tmp_path
     assert (check.verdict, check.effect) == ("undecided", effect)
     for record, nodes in zip(records, (1000, 250), strict=True):  # half a second each
         record["phases"]["infer"]["nodes"] = nodes
+    assert "inference" not in speed(tmp_path / "bound", records).effect  # one size tells nothing about all nodes
+    for record, nodes in zip(records, (100, 25), strict=True):
+        record["phases"][PART_OF_INFERENCE] = {**record["phases"]["infer"], "nodes": nodes, "seconds": 0.05}
     assert "3.10 times as long, inference 4.00 times on Amazon2M (twin);" in speed(tmp_path / "b", records).effect
 
 
@@ -174,3 +178,33 @@ def test_every_claim_can_be_audited_on_an_empty_ledger(tmp_path: Path) -> None:
     ours, closest = (table.header.index(name) for name in ("Our trials", "our closest call"))
     assert {row[ours].text.partition(" (")[0] for row in table.rows} == {"not run"}
     assert {row[closest].text for row in table.rows} == {""}
+
+
+def test_the_closest_of_the_papers_times_and_memory() -> None:
+    assert audit_paper(CLAIMS["amazon2m-fastest"]).deciding == "Amazon2M: NAGphormer+ takes 1.11 times as long"
+    assert audit_paper(CLAIMS["memory-is-affordable"]).deciding == "Reddit: NAGphormer+: 2,706 MB"  # the most of six
+
+
+def test_what_holds_on_most_names_where_it_does_not() -> None:
+    checks = [Check("photo", "holds", "+0.1", margin=0.1), Check("cs", "holds", "+0.2", margin=0.2)]
+    judged = judge(beats(holds_on="most"), [*checks, Check("physics", "fails", "-0.1", margin=-0.1)])
+    assert judged.deciding == "Photo: +0.1; not on Physics"
+
+
+def test_one_point_of_a_sweep_is_no_sweep(tmp_path: Path) -> None:
+    """The grid's middle is NAGphormer+ as it is, which other studies have run."""
+    found = findings(tmp_path, made_up_records("nagphormer+", "photo", STEADY))
+    along = [claim for claim in claims() if claim.study == "augmentation-grid"]
+    assert along and {audit_ours(claim, found).verdict for claim in along} == {"not run"}
+
+
+def test_memory_on_a_twin_is_called_that(tmp_path: Path) -> None:
+    records = made_up_records("nagphormer", "reddit-twin", [50.0], settings=COST, purpose="cost", memory=700_000_000)
+    records[0]["phases"]["preprocess"] |= {
+        "peak_anonymous": 10**11,
+        "peak_data": 10**11,
+    }  # no card holds that, nor has to
+    checks = audit_ours(CLAIMS["memory-is-affordable"], findings(tmp_path, records)).checks
+    assert ("reddit", "holds", "NAGphormer: 700 MB on Reddit (twin)") in [
+        (check.dataset, check.verdict, check.effect) for check in checks
+    ]

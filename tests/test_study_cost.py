@@ -21,8 +21,11 @@ from bench.ledger import Ledger
 from bench.meter import LoadWatch
 from bench.prepared import PrepareCache
 from bench.records import (
+    PART_OF_INFERENCE,
     Record,
     answering,
+    inference_seconds,
+    is_at_most,
     machine_of,
     newest,
     prepared_bytes,
@@ -74,6 +77,21 @@ def test_inference_per_thousand_nodes_and_bytes_on_disk() -> None:
     old = record()
     del old["phases"]["infer"]["nodes"], old["phases"]["preprocess"]["prepared_bytes"]
     assert seconds_per_thousand_nodes(old) is None and prepared_bytes(old) is None
+
+
+def test_inference_over_more_nodes_follows_the_line_through_two_sizes() -> None:
+    measured = record()
+    measured["phases"][PART_OF_INFERENCE] = {"seconds": 1.2, "compile_seconds": 0.0, "nodes": 60}
+    # 3 s for 600 nodes and 1.2 s for 60: 1 s for the graph and 1 / 300 s for each
+    assert inference_seconds(measured, 6000) == pytest.approx(21.0) and not is_at_most(measured, 6000)
+    assert inference_seconds(measured, 600) == 3.0
+    measured["phases"][PART_OF_INFERENCE]["seconds"] = 3.5  # it all goes into the graph
+    assert inference_seconds(measured, 6000) == 3.0
+    assert inference_seconds(record(), 6000) == 30.0 and is_at_most(record(), 6000)  # one size: in proportion
+    assert not is_at_most(record(), 600)
+    silent = record()
+    del silent["phases"]["infer"]["nodes"]
+    assert inference_seconds(silent, 6000) is None
 
 
 @pytest.mark.parametrize(("others", "expected"), [(0.0, False), (0.2, False), (0.21, True), (3.0, True), (None, None)])
@@ -268,6 +286,7 @@ def test_a_cost_cell_prepares_everything_itself_and_predicts_every_node(tmp_path
     assert cost["phases"]["preprocess"]["source"] == "measured"
     assert cost["phases"]["preprocess"]["prepared_bytes"] == 60 * 8 * 4
     assert (plain["phases"]["infer"]["nodes"], cost["phases"]["infer"]["nodes"]) == (24, 60)
+    assert not {PART_OF_INFERENCE} & (plain["phases"].keys() | cost["phases"].keys())  # there is nothing to work out
     assert cost["metrics"] == plain["metrics"]  # the same training, the same test nodes
     assert cost["phases"]["train"]["first_evaluation"][0] == 1 and cost["phases"]["train"]["last_evaluation"][0] == 4
     assert cost["load"]["start"] >= 0 and cost["load"]["end"] >= 0 and cost["load"]["others"] >= 0
@@ -282,6 +301,7 @@ def test_a_sample_of_the_test_nodes_is_scored_as_such(tmp_path: Path, monkeypatc
     stored, results = ring_dataset(tmp_path), tmp_path / "results"
     [cost] = measure([toy_cell(stored)], stored, results, purpose=COST).records.values()
     assert cost["phases"]["infer"]["nodes"] == 16  # 12 validation nodes and 4 of 12 test nodes
+    assert cost["phases"][PART_OF_INFERENCE]["nodes"] == 2 and cost["phases"][PART_OF_INFERENCE]["seconds"] > 0
     assert (4 * cost["metrics"]["test"]["accuracy"]) % 1 == 0
 
 

@@ -61,20 +61,22 @@ class Fixed(Toy):
     width, scale = 3, 1.0
 
 
-@pytest.mark.parametrize(("width", "dtype"), [(3, np.uint8), (256, np.uint8), (257, np.uint16)])
-def test_predictions_are_arg_max_classes_in_the_smallest_type(job: Job, width: int, dtype: type) -> None:
+def test_predictions_are_arg_max_classes(job: Job) -> None:
     model = Fixed(worker.open_arrays(job.graph_folder), {"scaled": np.zeros((60, 8), np.float32)}, ToyConfig())
-    model.width = width
-    val, test = worker._predict(model, job.split, width)
-    assert val.dtype == test.dtype == dtype
-    assert val.tolist() == (job.split.val % 3).tolist() and test.tolist() == (job.split.test % 3).tolist()
+    assert worker._predict(model, job.split.test).tolist() == (job.split.test % 3).tolist()
+
+
+@pytest.mark.parametrize(("classes", "dtype"), [(1, np.uint8), (3, np.uint8), (256, np.uint8), (257, np.uint16)])
+def test_predictions_are_kept_in_the_smallest_type(classes: int, dtype: type) -> None:
+    kept = worker._compact(np.array([0, classes - 1]), classes)
+    assert kept.dtype == dtype and kept.tolist() == [0, classes - 1]
 
 
 def test_predicting_nan_is_divergence(job: Job) -> None:
     model = Fixed(worker.open_arrays(job.graph_folder), {"scaled": np.zeros((60, 8), np.float32)}, ToyConfig())
     model.scale = float("nan")
     with pytest.raises(Diverged, match="NaN"):
-        worker._predict(model, job.split, 3)
+        worker._predict(model, job.split.test)
 
 
 def test_progress_is_told_four_times_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,9 @@ from scipy import stats
 
 from bench.data.catalogue import datasets
 from bench.paper import Claim, claims, published
-from bench.records import OOM, Record, memory_used, seconds_per_epoch, seconds_per_thousand_nodes, under_load
+from bench.records import OOM, Record, memory_used, seconds_per_epoch, under_load
 from bench.registry import models
-from bench.report.costs import MEGABYTE, by_machine
+from bench.report.costs import MEGABYTE, by_machine, is_bound, megabytes, whole_inference
 from bench.report.entries import brackets
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, compare_pairs, paired
@@ -64,7 +64,9 @@ class Judgement:
         if not deciding or self.verdict in (NOT_RUN, NO_NUMBERS):
             return ""
         check = min(deciding, key=lambda check: check.margin)
-        return f"{_name(check.dataset)}: {check.effect}"
+        contrary = [_name(other.dataset) for other in self.checks if {other.verdict, self.verdict} == {HOLDS, FAILS}]
+        against = f"; not on {', '.join(contrary)}" if contrary and self.verdict == HOLDS else ""
+        return f"{_name(check.dataset)}: {check.effect}{against}"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -141,7 +143,8 @@ def _paper_gain_varies(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
             )
             for d in claim.datasets
         ]
-        yield Check(model, HOLDS if max(gains) > min(gains) else FAILS, f"{min(gains):+.2f} to {max(gains):+.2f}")
+        varies = max(gains) - min(gains)
+        yield Check(model, HOLDS if varies > 0 else FAILS, f"{min(gains):+.2f} to {max(gains):+.2f}", margin=varies)
 
 
 def _paper_oom(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
@@ -154,16 +157,16 @@ def _paper_faster(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
         theirs = float(numbers.loc[(other, variant, dataset), "mean"])
         ratio = theirs / float(numbers.loc[(model, claim.variant, dataset), "mean"])
         assert claim.threshold is not None
-        yield Check(
-            dataset, HOLDS if ratio >= claim.threshold else FAILS, f"{_name(other)} takes {ratio:.2f} times as long"
-        )
+        effect = f"{_name(other)} takes {ratio:.2f} times as long"
+        yield Check(dataset, HOLDS if ratio >= claim.threshold else FAILS, effect, margin=ratio)
 
 
 def _paper_memory(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
     for dataset, model in itertools.product(claim.datasets, claim.models):
         needed = float(numbers.loc[(model, claim.variant, dataset), "mean"])
         assert claim.threshold is not None
-        yield Check(dataset, HOLDS if needed < claim.threshold else FAILS, f"{_name(model)}: {needed:,.0f} MB")
+        left = claim.threshold - needed
+        yield Check(dataset, HOLDS if left > 0 else FAILS, f"{_name(model)}: {needed:,.0f} MB", margin=left)
 
 
 _PAPER_CHECKS: dict[str, Callable[[Claim, pd.DataFrame], Iterator[Check]]] = {
@@ -244,7 +247,7 @@ def _along(
             sweep = _sweep(claim, findings, dataset, model)
             keys = tuple(key for _, trials in sweep for key in trials.keys)
             wanted = len(studies()[claim.study].variants)
-            if not sweep:
+            if len(sweep) < 2:  # one point is the model as it is, which other studies have run
                 yield Check(dataset, NOT_RUN, _name(model))
             elif len(sweep) < wanted or min(len(trials.good) for _, trials in sweep) < MINIMUM_TRIALS:
                 effect = f"{_name(model)}: {len(sweep)} of {wanted} points, fewer than {MINIMUM_TRIALS} trials in some"
@@ -294,11 +297,12 @@ def _best_value_differs(claim: Claim, findings: Findings) -> Iterator[Check]:
         for dataset in claim.datasets:
             sweep = _sweep(claim, findings, dataset, model)
             missing |= len(sweep) < len(studies()[claim.study].variants)
-            keys += [key for _, trials in sweep for key in trials.keys]
-            if sweep:
-                best[dataset] = sweep[int(np.argmax(_means(sweep)))][1].variant
+            if len(sweep) > 1:
+                keys += [key for _, trials in sweep for key in trials.keys]
+                best[_name(dataset)] = sweep[int(np.argmax(_means(sweep)))][1].variant
         verdict = (UNDECIDED if keys else NOT_RUN) if missing else HOLDS if len(set(best.values())) > 1 else FAILS
-        yield Check(_name(model), verdict, ", ".join(f"{d} {v}" for d, v in best.items()), tuple(keys))
+        effect = "; ".join(f"{dataset} is best with {variant}" for dataset, variant in best.items())
+        yield Check(_name(model), verdict, effect, tuple(keys))
 
 
 def _same_trend(claim: Claim, findings: Findings) -> Iterator[Check]:
@@ -376,8 +380,8 @@ def _compared_seconds(claim: Claim, dataset: str, trials: Trials, other: Trials)
     if _ends_early(trials) or _ends_early(other):
         epochs, text = _times_as_long(first, second, seconds_per_epoch)
         effect = f"an epoch of {_name(other.model)} takes {text} times as long"
-        if all(seconds_per_thousand_nodes(record) for record in (*first, *second)):
-            effect += f", inference {_times_as_long(first, second, seconds_per_thousand_nodes)[1]} times"
+        if all(whole_inference(record) and not is_bound(record) for record in (*first, *second)):
+            effect += f", inference {_times_as_long(first, second, whole_inference)[1]} times"
         return Check(dataset, UNDECIDED, f"{effect}{place}; whole trainings were not timed", keys, epochs)
     ratio, text = _times_as_long(
         first, second, lambda record: record["phases"]["train"]["seconds"] + record["phases"]["infer"]["seconds"]
@@ -412,17 +416,21 @@ def _memory(claim: Claim, findings: Findings) -> Iterator[Check]:
         if trials is None or not trials.records:
             yield Check(dataset, NOT_RUN, _name(model))
             continue
-        needed = [memory / MEGABYTE for record in trials.good if (memory := memory_used(record)) is not None]
+        place = f" on {_name(trials.dataset)}" if trials.dataset != dataset else ""
+        needed = [memory for r in trials.good if (memory := megabytes(memory_used(r, ("train", "infer")))) is not None]
         if needed:
-            fits = max(needed) < claim.threshold
-            effect = f"{_name(model)}: {max(needed):,.0f} MB"
+            fits, left = max(needed) < claim.threshold, claim.threshold - max(needed)
+            effect = f"{_name(model)}: {max(needed):,.0f} MB{place}"
         else:
             limits = [r["limits"]["memory"] for r in trials.records if r["status"] == OOM and r["limits"]["memory"]]
             if not limits or max(limits) / MEGABYTE < claim.threshold:
                 yield Check(dataset, UNDECIDED, f"{_name(model)}: it ended before its memory was known", trials.keys)
                 continue
-            fits, effect = False, f"{_name(model)}: more than {max(limits) / MEGABYTE:,.0f} MB"
-        yield Check(dataset, HOLDS if fits == (claim.kind == "memory_below") else FAILS, effect, trials.keys)
+            fits, left = False, claim.threshold - max(limits) / MEGABYTE
+            effect = f"{_name(model)}: more than {max(limits) / MEGABYTE:,.0f} MB{place}"
+        should_fit = claim.kind == "memory_below"
+        margin = left if should_fit else -left
+        yield Check(dataset, HOLDS if fits == should_fit else FAILS, effect, trials.keys, margin)
 
 
 _OUR_CHECKS: dict[str, Callable[[Claim, Findings], Iterator[Check]]] = {
@@ -471,7 +479,8 @@ def audit_table(findings: Findings) -> Table:
             f"{MINIMUM_TRIALS} trials on. In square brackets: 95 % intervals.",
             "In round brackets: on how many of the datasets (and models) that the claim speaks of. Closest call: of "
             "the checks that the verdict hangs on, the one that is least in the claim's favour.",
-            f"Splits: {findings.setting.mode}. Settings: {findings.setting.lane}. Times are compared on one machine.",
+            f"Splits: {findings.setting.mode}. Settings: {findings.setting.lane}. Times are compared on one machine. "
+            "Memory is that of training and inference in our implementation: the process's own where there is no GPU.",
         ),
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from bench.data.catalogue import Dataset, datasets
 from bench.paper import published
 from bench.records import (
     LOADED,
     Record,
+    inference_seconds,
+    is_at_most,
     machine_of,
     memory_used,
     prepared_bytes,
@@ -25,14 +28,17 @@ from bench.studies import Study
 MEGABYTE = 1e6
 LIBRARIES = ("python", "torch", "numpy", "scipy", "numba", "torch_geometric", "dgl")
 TRAIN_AND_INFER, PIPELINE, MEMORY, EPOCHS = "train + infer s", "whole pipeline s", "memory MB", "epochs"
+MEMORY_BEFORE, MEMORY_LATER = "preprocess MB", "train + infer MB"
+PAPER_MEMORY, PAPER_SECONDS = "paper: GPU MB", "paper: s"
+AT_MOST = "≤ "
 COSTS: dict[str, Callable[[Record], float | None]] = {  # of whole trainings
     "preprocess s": lambda record: _preprocess(record),
     "train s": lambda record: record["phases"]["train"]["seconds"],
     "s per epoch": seconds_per_epoch,
     "infer s": lambda record: record["phases"]["infer"]["seconds"],
     "per 1,000 nodes": seconds_per_thousand_nodes,
-    MEMORY: lambda record: (memory_used(record) or 0) / MEGABYTE or None,
-    "disk MB": lambda record: (prepared_bytes(record) or 0) / MEGABYTE or None,
+    MEMORY: lambda record: megabytes(memory_used(record)),
+    "disk MB": lambda record: megabytes(prepared_bytes(record)),
     EPOCHS: lambda record: record["training"]["epochs"],
 }
 MEASURED: dict[str, Callable[[Record], float | None]] = {  # of a fixed number of epochs and a sample of the nodes
@@ -41,12 +47,13 @@ MEASURED: dict[str, Callable[[Record], float | None]] = {  # of a fixed number o
     "infer s per 1,000 nodes": COSTS["per 1,000 nodes"],
     TRAIN_AND_INFER: lambda record: _train_and_infer(record),
     PIPELINE: lambda record: None if (rest := _train_and_infer(record)) is None else _preprocess(record) + rest,
-    MEMORY: COSTS[MEMORY],
+    MEMORY_BEFORE: lambda record: megabytes(memory_used(record, ("preprocess",))),
+    MEMORY_LATER: lambda record: megabytes(memory_used(record, ("train", "infer"))),
     "disk MB": COSTS["disk MB"],
     EPOCHS: COSTS[EPOCHS],
 }
 # what is divided by the reference model's: how the column is called -> our cost, and what the paper prints of it
-RATIOS = {"time": (TRAIN_AND_INFER, "seconds"), "memory": (MEMORY, "memory_mb"), "whole pipeline": (PIPELINE, "")}
+RATIOS = {"time": (TRAIN_AND_INFER, "seconds"), "memory": (MEMORY_LATER, "memory_mb"), "whole pipeline": (PIPELINE, "")}
 CLEAN = "no"
 DISTURBED = {True: "yes", False: CLEAN, None: "unknown"}
 
@@ -57,12 +64,26 @@ def _preprocess(record: Record) -> float:
     return float(phase["seconds"] + (phase.get("reused_seconds") or 0.0))
 
 
+def megabytes(size: int | None) -> float | None:
+    """None for what nobody measured, or nobody needed."""
+    return size / MEGABYTE if size else None
+
+
 def _train_and_infer(record: Record) -> float | None:
-    """All epochs at the rate of the later ones, and inference over all nodes of the graph at the rate of the sample."""
-    thousand, nodes = seconds_per_thousand_nodes(record), _nodes(record)
-    if thousand is None or nodes is None:
-        return None
-    return float(record["training"]["epochs"] * seconds_per_epoch(record) + nodes / 1000 * thousand)
+    """All epochs at the rate of the later ones, and inference over all nodes of the graph."""
+    inference = whole_inference(record)
+    return None if inference is None else float(record["training"]["epochs"] * seconds_per_epoch(record) + inference)
+
+
+def whole_inference(record: Record) -> float | None:
+    """Seconds of inference over all nodes of the graph, from those that were measured."""
+    nodes = _nodes(record)
+    return None if nodes is None else inference_seconds(record, nodes)
+
+
+def is_bound(record: Record) -> bool:
+    """Whether that is only known not to be longer."""
+    return is_at_most(record, _nodes(record) or 0)
 
 
 def _nodes(record: Record) -> int | None:
@@ -94,7 +115,7 @@ def cost_table(findings: Findings, study: Study, order: Sequence[str], paper_tab
         beside = _Beside(findings, study, dataset, paper_table) if paper_table else None
         for model in order:
             trials = findings.trials(study.name, model, dataset.name)
-            if trials is not None and (trials.records or (paper_table and not dataset.is_twin)):
+            if trials is not None and (trials.records or (beside and beside.stands_alone(model))):
                 rows += _cost_rows(trials, dataset, columns, beside)
                 shown.append(trials)
     table = Table(
@@ -137,7 +158,11 @@ def _comparable(trials: Trials) -> Iterator[tuple[str, str, list[Record]]]:
 
 def _medians(records: Sequence[Record], columns: Mapping[str, Callable[[Record], float | None]]) -> dict[str, Entry]:
     keys = tuple(record["key"] for record in records)
-    return {name: median_entry([cost(record) for record in records], keys) for name, cost in columns.items()}
+    found = {name: median_entry([cost(record) for record in records], keys) for name, cost in columns.items()}
+    if any(is_bound(record) for record in records):
+        for name in found.keys() & {TRAIN_AND_INFER, PIPELINE}:
+            found[name] = replace(found[name], text=f"{AT_MOST}{found[name].text}")
+    return found
 
 
 class _Beside:
@@ -145,6 +170,7 @@ class _Beside:
 
     def __init__(self, findings: Findings, study: Study, dataset: Dataset, paper_table: str) -> None:
         self._dataset, self._name = dataset, study.reference
+        self._findings, self._study = findings, study.name
         self._paper = published(paper_table).set_index(["row", "column", "measure"])["mean"]
         reference = findings.trials(study.name, study.reference, dataset.name)
         self._reference = {  # by machine
@@ -153,19 +179,23 @@ class _Beside:
             if disturbed == CLEAN
         }
 
+    def stands_alone(self, model: str) -> bool:
+        """Whether the paper's numbers need a row of their own: where the twin was run, they stand in its row."""
+        twin = self._findings.trials(self._study, model, f"{self._dataset.name}-twin")
+        return not self._dataset.is_twin and not (twin and twin.records)
+
     @staticmethod
     def header(study: Study) -> list[str]:
         by = model_title(study.reference)
         return [
-            "paper: GPU MB",
-            "paper: s",
+            PAPER_MEMORY,
+            PAPER_SECONDS,
             *(f"{what} × {by}" + (", ours / paper" if printed else "") for what, (_, printed) in RATIOS.items()),
         ]
 
     def entries(self, model: str, costs: Mapping[str, Entry], machine: str) -> list[Entry]:
         """`machine` is where the costs were measured undisturbed: elsewhere nothing is divided."""
-        shown = ("memory_mb", "seconds")
-        absolute = [entry("") if self._dataset.is_twin else self._printed(model, what) for what in shown]
+        absolute = [self._printed(model, what) for what in ("memory_mb", "seconds")]
         return absolute + [self._ratio(model, costs, machine, *chosen) for chosen in RATIOS.values()]
 
     def _printed(self, model: str, what: str) -> Entry:
@@ -187,6 +217,8 @@ class _Beside:
             return entry("")
         sides = (measured, printed) if what else (measured,)
         text = " / ".join(MISSING if ratio is None else f"{ratio:.3g}" for ratio in sides)
+        if measured is not None and model != self._name and ours.text.startswith(AT_MOST):
+            text = f"{AT_MOST}{text}"
         note = "" if printed is None else f"Table 6 of the paper: {theirs:,g} against {by_theirs:,g}"
         return Entry(text, () if measured is None else (*ours.keys, *by.keys), note=note, value=measured)
 
@@ -194,16 +226,23 @@ class _Beside:
 def _caption(shown: Sequence[Trials], study: Study | None) -> Iterator[str]:
     """What the columns are; `study` where it is one that measures cost."""
     yield (
-        "Medians over n trials. Memory: largest of any phase above the start (on a GPU: reserved). Disk: prepared "
-        f"arrays. Disturbed: whether others used more than {LOADED:.0%} of the cell's number of processors meanwhile, "
+        "Medians over n trials. Memory: the peak above the start, of private writable memory (on a GPU: reserved); the "
+        "largest of any phase unless phases are named. Disk: prepared arrays. "
+        f"Disturbed: whether others used more than {LOADED:.0%} of the cell's number of processors meanwhile, "
         "so that the seconds are too many; older records do not say."
     )
     if study is None:
         return
     yield (
         f"{TRAIN_AND_INFER}: epochs × s per epoch, a fixed number of epochs and no whole training, and inference over "
-        f"all nodes of the graph at the measured rate. {PIPELINE}: preprocess s + {TRAIN_AND_INFER}."
+        f"all nodes of the graph, from what a part of the nodes and a tenth of that part took. {PIPELINE}: preprocess "
+        f"s + {TRAIN_AND_INFER}."
     )
+    if any(is_bound(record) for trials in shown for record in trials.good):
+        yield (
+            f"{AT_MOST.strip()}: only one part was measured and taken in proportion, which is too much for a model "
+            "that computes the whole graph whatever is asked."
+        )
     measured = {
         datasets()[record["dataset"]].title: f"{record['phases']['infer']['nodes']:,} of {_nodes(record):,} nodes"
         for trials in shown
@@ -215,12 +254,13 @@ def _caption(shown: Sequence[Trials], study: Study | None) -> Iterator[str]:
     by = model_title(study.reference)
     yield (
         f"× {by}: divided by what {by} takes on the same graph; ours on the same machine, with as many epochs and only "
-        "where nobody disturbed either. The paper's seconds are for training and inference on an RTX 2080 Ti."
+        "where nobody disturbed either. The paper's seconds and megabytes are those of "
+        "training and inference on an RTX 2080 Ti, its own trainings from beginning to end."
     )
     if any(datasets()[trials.dataset].is_twin for trials in shown):
         yield (
-            "A twin is a generated graph of the dataset's shape: its costs stand for the dataset, and their ratios are "
-            "beside the paper's for it; accuracies do not."
+            "A twin is a generated graph of the dataset's shape: its costs stand for the dataset, so the paper's for "
+            "the dataset are beside them; accuracies do not."
         )
 
 

@@ -46,6 +46,7 @@ class Trials:
     stale: frozenset[str] = frozenset()  # keys of those whose model has changed since
     command: str = ""  # what would fill it
     epochs: int = 0  # the configuration's own limit
+    config: str = ""  # the configuration without that limit, as canonical JSON
 
     @property
     def good(self) -> tuple[Record, ...]:
@@ -183,6 +184,7 @@ class Evidence:
             frozenset(record["key"] for record in found if _stands_for(record) in self._stale),
             _command(model, dataset, settings or {}, mode, lane, study.name if study and purpose else ""),
             wanted,
+            config,
         )
 
 

@@ -51,16 +51,14 @@ class Score:
 def scores(findings: Findings) -> list[Score]:
     """Every accuracy of the paper's tables once, in its order; two tables repeat what another has."""
     found: list[Score] = []
-    seen: set[tuple[str, str, float]] = set()
+    seen: set[tuple[str, str, str]] = set()  # model, dataset, configuration
     for study, table in PAPER_TABLES.items():
         numbers = published(table)
         for line in numbers[numbers["measure"] == "accuracy"].itertuples():
             trials = findings.trials(study, line.row, line.column, line.variant)
-            place = (line.row, line.column, line.mean)
-            if trials is None or place in seen:
-                continue
-            seen.add(place)
-            found.append(_score(findings, studies()[study].shows, trials, line.mean, line.std, line.status))
+            if trials is not None and (work := (trials.model, trials.dataset, trials.config)) not in seen:
+                seen.add(work)
+                found.append(_score(findings, studies()[study].shows, trials, line.mean, line.std, line.status))
     return found
 
 
