@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,9 @@ def test_gains_are_paired_differences(tmp_path: Path) -> None:
     with_it = made_up_records("nagphormer", "photo", shifted(2.0))
     without = made_up_records("nagphormer", "photo", STEADY, settings={"structural_encoding": False})
     table = tables(findings(tmp_path, with_it + without))["structural-encoding"]
-    assert place(table, "NAGphormer, gain", "Photo").text == "+2.00 [+2.00, +2.00] (10)"
+    assert place(table, "NAGphormer, gain", "Photo").text == "+2.00 [+2.00, +2.00] (10); +0.47"  # 95.49 - 95.02
     assert place(table, "NAGphormer, structural_encoding=false", "Photo").text.startswith("90.50 ± ")
-    assert place(table, "NAGphormer+, gain", "Photo").text == "–"
+    assert place(table, "NAGphormer+, gain", "Photo").text == "–; +0.41"  # 96.61 - 96.20
 
 
 def test_a_sweep_in_numbers_has_the_graphs_that_only_we_ran_it_on(tmp_path: Path) -> None:
@@ -310,6 +311,8 @@ AWKWARD = Table(
 def test_markdown_escapes_what_it_would_read_as_markup() -> None:
     text = to_markdown(AWKWARD)
     assert "**1 ± 2 \\| 3**" in text and "a\\_b" in text and "\\<b\\>" in text
+    commands = to_markdown(replace(AWKWARD, caption=("a_b `run --set a_b=1|2` and `",)))
+    assert "a\\_b `run --set a_b=1\\|2` and \\`" in commands  # a lone backtick begins no command
 
 
 def test_latex_escapes_and_stands_on_its_own() -> None:

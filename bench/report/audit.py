@@ -29,6 +29,8 @@ from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal, Reported, Sp
 from bench.report.table import Entry, Table, entry
 from bench.studies import COST, studies
 
+CLAIMS = "claims"
+PAPER, OURS = "Paper's numbers", "Our trials"  # columns of the table
 HOLDS, FAILS, UNDECIDED, NOT_RUN, NO_NUMBERS = "holds", "fails", "undecided", "not run", "no numbers"
 
 
@@ -469,9 +471,9 @@ def audit_table(findings: Findings) -> Table:
             )
         )
     return Table(
-        "claims",
+        CLAIMS,
         "Claims: what the paper says, put to its own numbers and to ours",
-        ("Section", "Claim", "Paper's numbers", "its closest call", "Our trials", "our closest call"),
+        ("Section", "Claim", PAPER, "its closest call", OURS, "our closest call"),
         tuple(rows),
         (
             f"A difference counts where a test at {ALPHA:.0%} finds it: Welch's t on the paper's printed means and "

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
-from bench.report.audit import audit_table
+from bench.report.audit import CLAIMS, audit_table
 from bench.report.costs import machine_table
 from bench.report.drawing import Drawing, drawn_by
 from bench.report.evidence import Evidence
 from bench.report.figures import all_figures
 from bench.report.findings import Findings, Setting
+from bench.report.glance import glance
+from bench.report.origins import origin_table
 from bench.report.page import make_page
 from bench.report.rivals import Ranking, across_table, control_table, ranking
 from bench.report.scorecard import VERDICTS, Score, scorecard, scores
@@ -28,7 +30,8 @@ from bench.studies import studies
 ORDER = (
     "scorecard", "accuracy-small", "accuracy-small-control", "trials", "across", "critical-difference",
     "accuracy-small-cost", "accuracy-and-cost", "training-curves", "accuracy-large", "structural-encoding", "readout",
-    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "claims", "datasets", "tuning", "machines",
+    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "claims", "datasets", "models", "tuning",
+    "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
 
@@ -57,9 +60,11 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     for drawing in drawings:
         files |= {f"figures/{drawing.name}.{form}": content for form, content in drawing.files.items()}
     parts = in_order(tables, drawings)
-    lead, warnings = _lead(evidence, tables), [f"Warning: {warning}" for warning in evidence.warnings]
+    [claims] = [table for table in tables if table.name == CLAIMS]
+    lead = [_count(evidence, tables), *glance(findings, found, claims)]
+    warnings = [f"Warning: {warning}" for warning in evidence.warnings]
     files["report.md"] = _markdown(parts, lead, warnings).encode()
-    files["index.html"] = make_page(parts, evidence.records, lead, _chips(found), warnings).encode()
+    files["index.html"] = make_page(parts, evidence.records, "\n".join(lead), _chips(found), warnings).encode()
     return Report(files, evidence.warnings)
 
 
@@ -71,6 +76,7 @@ def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking) -> 
         control_table(findings, studies()["accuracy-small"], model_order("tab:normal-data")),
         across_table(findings, ranked),
         audit_table(findings),
+        origin_table(model_order("tab:normal-data")),
         machine_table(findings.evidence),
     ]
 
@@ -86,19 +92,19 @@ def _chips(found: Sequence[Score]) -> list[tuple[str, str]]:
     return [(verdict, str(counts[verdict])) for verdict in VERDICTS if counts[verdict]]
 
 
-def _lead(evidence: Evidence, tables: Sequence[Table]) -> str:
+def _count(evidence: Evidence, tables: Sequence[Table]) -> str:
     statuses = Counter(record["status"] for record in evidence.records)
     parts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     numbers = (item for table in tables if table.name != "machines" for row in table.rows for item in row)
     unused = len(evidence.records) - len({key for item in numbers for key in item.keys})
     lead = f"{len(evidence.records)} cells in the ledger ({parts or 'none yet'}). A number opens the records behind it."
-    return lead + f" {unused} cells are behind none: other graphs, splits or settings, or tuning." if unused else lead
+    return lead + f" {unused} cells are behind none: other splits, settings or graphs, or tuning." if unused else lead
 
 
-def _markdown(parts: Sequence[Table | Drawing], lead: str, warnings: Sequence[str]) -> str:
+def _markdown(parts: Sequence[Table | Drawing], lead: Sequence[str], warnings: Sequence[str]) -> str:
     def texts() -> Iterator[str]:
         yield "# Report"
-        yield lead
+        yield "\n".join(f"* {line}" for line in lead)
         for part in parts:
             if isinstance(part, Table):
                 yield to_markdown(part)

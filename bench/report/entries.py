@@ -30,7 +30,7 @@ def accuracy_entry(
     if trials.capped:
         marks.append("capped")
     if trials.stale:
-        marks.append("stale")
+        marks.append("stale" if len(trials.stale) >= len(trials.good) else f"{len(trials.stale)} stale")
     interval = f"95 % interval {summary.interval.low:.2f} to {summary.interval.high:.2f}" if summary.interval else ""
     note = _notes(interval, reasons(trials), paper)
     return Entry(" ".join([text, *(f"[{mark}]" for mark in marks)]), trials.keys, bold, note, summary.mean, mark_keys)
@@ -89,7 +89,10 @@ def setting_lines(findings: Findings, shown: Iterable[Trials], study: str = "", 
     `marked` says that a dagger stands where a model had no settings of the lane; otherwise such models are named.
     """
     shown, setting = list(shown), findings.setting
-    lines = [f"Splits: {setting.mode}. Settings: {setting.lane}, nothing set by hand but what a row names."]
+    lines = [
+        f"Splits: {setting.mode}. Settings: {setting.lane}, nothing set by hand but what a row names; the table of "
+        "models says where they come from."
+    ]
     without = [trials for trials in shown if trials.good and trials.lane == "default" != setting.lane]
     if without and marked:
         lines.append(f"{NO_SETTINGS}: the model has no {setting.lane} settings for this graph; its defaults.")

@@ -12,7 +12,7 @@ from bench.data.splits import is_scored, rule_for
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.plan import canonical_json
-from bench.records import CAP_REACHED, OK, Record, machine_of, newest
+from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, machine_of, newest
 from bench.registry import models, source_hash
 from bench.settings import resolve_settings
 from bench.staleness import Sources
@@ -63,7 +63,8 @@ class Trials:
 
     @property
     def failures(self) -> Counter[str]:
-        return Counter(record["status"] for record in self.records if record["status"] != OK)
+        """Outcomes other than a result; a cell that somebody stopped has none yet."""
+        return Counter(record["status"] for record in self.records if record["status"] not in (OK, INTERRUPTED))
 
     @property
     def capped(self) -> int:

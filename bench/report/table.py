@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import dataclass, replace
 
 from tabulate import tabulate
@@ -66,9 +67,12 @@ def _markdown(item: Entry) -> str:
 
 
 def _escape_markdown(text: str) -> str:
-    for character in "\\|*_<>`":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.split())
+    """Plain text; what stands between two backticks is a command and stays one."""
+    parts = re.split(r"(`[^`]*`)", text)  # commands are the odd ones
+    escaped = [
+        part.replace("|", r"\|") if at % 2 else re.sub(r"([\\|*_<>`])", r"\\\1", part) for at, part in enumerate(parts)
+    ]
+    return " ".join("".join(escaped).split())
 
 
 def to_latex(table: Table) -> str:

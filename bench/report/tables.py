@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,11 +14,24 @@ from bench.report.comparisons import best_group
 from bench.report.costs import cost_table
 from bench.report.entries import accuracy_entry, gain_entry, protocol_lines
 from bench.report.findings import Findings, column_title, model_title
-from bench.report.statistics import MINIMUM_TRIALS, Refusal, minimum_detectable_difference
+from bench.report.statistics import MINIMUM_TRIALS, Refusal, minimum_detectable_difference, pooled_spread
 from bench.report.table import Entry, Table, entry
 from bench.studies import Study, studies
 
-Printed = Mapping[tuple[str, str, str], str]  # (model, variant, dataset) -> what the paper prints there
+Place = tuple[str, str, str]  # model, variant, dataset
+FEW = 3  # variants, up to which every one is compared with the first
+
+
+@dataclass(frozen=True)
+class Printed:
+    """An accuracy as the paper prints it."""
+
+    text: str = ""
+    mean: float = math.nan
+
+    @property
+    def note(self) -> str:
+        return f"the paper has {self.text}" if self.text else ""
 
 
 def all_tables(findings: Findings) -> list[Table]:
@@ -42,12 +57,14 @@ def model_order(table: str) -> list[str]:
     return [name for name in listed if name in known] + [name for name in known if name not in listed]
 
 
-def printed(table: str) -> dict[tuple[str, str, str], str]:
-    """The accuracies of one of the paper's tables, as it prints them."""
+def printed(table: str) -> dict[Place, Printed]:
+    """The accuracies of one of the paper's tables."""
     numbers = published(table)
     return {
-        (line.row, line.variant, line.column): "the paper has "
-        + (line.status.upper() or f"{line.mean:.2f}" + (f" ± {line.std:.2f}" if line.std == line.std else ""))
+        (line.row, line.variant, line.column): Printed(
+            line.status.upper() or f"{line.mean:.2f}" + ("" if math.isnan(line.std) else f" ± {line.std:.2f}"),
+            line.mean,
+        )
         for line in numbers[numbers["measure"] == "accuracy"].itertuples()
     }
 
@@ -70,7 +87,7 @@ def accuracy_table(findings: Findings, study: Study, paper_table: str) -> Table:
                 accuracy_entry(
                     trials,
                     model in leading[name],
-                    paper.get((model, "", name), ""),
+                    paper.get((model, "", name), Printed()).note,
                     findings.column_keys(study.name, name),
                 )
                 for name, trials in found.items()
@@ -97,17 +114,21 @@ def _leaders(findings: Findings, study: str, dataset: str) -> tuple[tuple[str, .
 
 
 def _detectable(findings: Findings, study: Study) -> list[str]:
-    """The smallest true difference that ten trials would show, with the spread that was seen."""
+    """The smallest true difference of two models that ten trials would show, with the spread of those seen."""
     parts = []
     for dataset in findings.columns(study):
-        sizes, pooled = findings.sizes(dataset.name), findings.pooled.get(dataset.name)
-        if pooled is None or (sizes is not None and sizes.test > sizes.train):
+        sizes, scores = findings.sizes(dataset.name), findings.aligned(study.name, dataset.name)
+        if isinstance(scores, Refusal) or (sizes is not None and sizes.test > sizes.train):
             continue
-        found = minimum_detectable_difference(pooled.std, MINIMUM_TRIALS, sizes)
-        parts.append(f"{dataset.title} {found:.2f}")
-    return (
-        [f"A difference that {MINIMUM_TRIALS} trials show in four of five cases: {', '.join(parts)}."] if parts else []
-    )
+        std = pooled_spread(list(first - second) for first, second in itertools.combinations(scores.values(), 2))
+        if std is not None:
+            parts.append(f"{dataset.title} {minimum_detectable_difference(std, MINIMUM_TRIALS, sizes):.2f}")
+    if not parts:
+        return []
+    return [
+        f"A difference of two models that {MINIMUM_TRIALS} trials show in four of five cases, before any correction "
+        f"for many comparisons: {', '.join(parts)}."
+    ]
 
 
 # -- variants of one model --------------------------------------------------------------------------------------------
@@ -130,7 +151,10 @@ def ablation_table(findings: Findings, study: Study, paper_table: str, lines: Se
         (entry(line.title), *(_ablation_entry(findings, study.name, line, dataset.name, paper) for dataset in columns))
         for line in lines
     ]
-    gains = ["Gain: mean of paired differences [95 % interval]."] if any(line.over for line in lines) else []
+    gains = []
+    if any(line.over for line in lines):
+        gains = ["Gain: mean difference over the trials that both have [95 % interval] (n pairs)"]
+        gains[0] += "; then the paper's, between its means." if paper_table else "."
     return Table(
         study.name,
         f"{study.shows}: {study.about}",
@@ -143,12 +167,15 @@ def ablation_table(findings: Findings, study: Study, paper_table: str, lines: Se
     )
 
 
-def _ablation_entry(findings: Findings, study: str, line: Line, dataset: str, paper: Printed) -> Entry:
+def _ablation_entry(findings: Findings, study: str, line: Line, dataset: str, paper: Mapping[Place, Printed]) -> Entry:
     trials = findings.trials(study, line.model, dataset, line.variant)
+    theirs = paper.get((line.model, line.variant, dataset), Printed())
     if line.over is None:
-        return accuracy_entry(trials, paper=paper.get((line.model, line.variant, dataset), ""))
+        return accuracy_entry(trials, paper=theirs.note)
     other = findings.trials(study, line.over[0], dataset, line.over[1])
-    return gain_entry(trials, other, findings.sizes(dataset))
+    found = gain_entry(trials, other, findings.sizes(dataset))
+    gain = theirs.mean - paper.get((*line.over, dataset), Printed()).mean
+    return found if math.isnan(gain) or not found.text else replace(found, text=f"{found.text}; {gain:+.2f}")
 
 
 def _has_numbers(findings: Findings, study: Study) -> bool:
@@ -163,6 +190,14 @@ def figure_table(findings: Findings, study: Study) -> Table:
         Line(f"{model_title(model.name)}, {variant.label}", model.name, variant.label)
         for model, _, variant in study.combinations()
     )
+    if len(study.variants) <= FEW:
+        first = study.variants[0].label
+        gains = [
+            Line(f"{line.title}, gain", line.model, line.variant, (line.model, first))
+            for line in lines
+            if line.variant != first
+        ]
+        lines |= dict.fromkeys(gains)
     table = ablation_table(findings, study, "", sorted(lines, key=lambda line: line.model))
     return replace(table, title=f"{study.shows} in numbers: {study.about}")
 

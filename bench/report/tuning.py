@@ -80,7 +80,7 @@ def tuning_drawing(results: Path) -> Drawing | None:
         for axis, name in zip(axes, names, strict=True):
             axis.set(title=_title(name), xlabel="trials", ylabel="best validation accuracy %")
             axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-        legend_below(figure, axes, across=3)
+        legend_below(figure, axes, across=1)
         title = (
             "Tuning: the best validation accuracy so far. Dotted, where trials were drawn at random and none was "
             f"pruned: the expected best of that many, with a simultaneous {100 * CONFIDENCE:.0f} % band"

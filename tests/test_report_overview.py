@@ -1,0 +1,67 @@
+"""What the report says about itself: the first table, and where models come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ledgers import failed, made_up_records, write_ledger
+
+from bench.ledger import Ledger
+from bench.registry import models
+from bench.report.audit import audit_table
+from bench.report.evidence import Evidence
+from bench.report.findings import Findings, Setting
+from bench.report.glance import glance
+from bench.report.origins import differences_of, origin_table, settings_of
+from bench.report.scorecard import scores
+
+TEXT = """A model: what it does.
+
+Paper: somebody's.
+Settings: the authors' for Photo,
+and defaults elsewhere.
+
+Where this knowingly differs from the official code:
+  * One thing
+    on two lines.
+  * Another (a * b).
+Full batch.
+"""
+
+
+def first_lines(results: Path, records: list[dict[str, Any]]) -> list[str]:
+    findings = Findings(Evidence(Ledger(write_ledger(results, records))), Setting())
+    return glance(findings, scores(findings), audit_table(findings))
+
+
+def test_the_first_lines_say_what_was_run(tmp_path: Path) -> None:
+    records = [
+        *made_up_records("gcn", "photo", [90.0] * 10),
+        *made_up_records("nagphormer", "photo", [90.0, 91.0]),
+        *made_up_records("nagphormer", "photo", [89.0], settings={"structural_encoding": False}),
+        *[failed(record, "oom") for record in made_up_records("san", "photo", [90.0])],
+    ]
+    accuracy, published, _, ran, missing = first_lines(tmp_path, records)
+    assert accuracy == "Accuracy was run on Photo (2 models, 1 with 10 trials)."
+    assert published.startswith("Published accuracies: 135: ") and published.endswith("131 not run.")
+    assert ran == "Run: Table 4 (structural-encoding) on Photo in part."  # NAGphormer+ is missing
+    assert "Figure 2 (`python -m bench run --study readout`)" in missing  # one readout is none
+
+
+def test_an_empty_ledger_has_first_lines_too(tmp_path: Path) -> None:
+    accuracy, *_, missing = first_lines(tmp_path, [])
+    assert accuracy == "Accuracy was run on nothing yet."
+    assert missing.startswith("Not run: ") and missing.count("--study") == 7  # all studies but the two of accuracy
+
+
+def test_a_models_file_is_quoted() -> None:
+    assert settings_of(TEXT) == "the authors' for Photo, and defaults elsewhere."
+    assert differences_of(TEXT) == ["One thing on two lines.", "Another (a * b)."]
+    assert settings_of("A model.") == "" and differences_of("A model.") == []
+
+
+def test_every_model_says_where_its_settings_come_from() -> None:
+    table = origin_table(list(models()))
+    assert [row[0].text for row in table.rows] == [model.title for model in models().values()]
+    assert all(len(row[1].text) > 100 for row in table.rows)
