@@ -44,7 +44,9 @@ def test_the_first_lines_say_what_was_run(tmp_path: Path) -> None:
     ]
     accuracy, published, _, ran, missing = first_lines(tmp_path, records)
     assert accuracy == "Accuracy was run on Photo (2 models, 1 with 10 trials)."
-    assert published.startswith("Published accuracies: 135: ") and published.endswith("131 not run.")
+    assert published == (
+        "135 published accuracies: 1 lower, 2 undecided (2 with fewer than 10 trials), 1 failed, 131 not run."
+    )
     assert ran == "Run: Table 4 (structural-encoding) on Photo in part."  # NAGphormer+ is missing
     assert "Figure 2 (`python -m bench run --study readout`)" in missing  # one readout is none
 

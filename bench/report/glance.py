@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from bench.report.audit import OURS, PAPER
 from bench.report.entries import fill_command
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, dataset_title
-from bench.report.scorecard import VERDICTS, Score
+from bench.report.scorecard import Score, totals
 from bench.report.statistics import MINIMUM_TRIALS
 from bench.report.table import Table
 from bench.studies import Study, studies
@@ -19,8 +19,9 @@ def glance(findings: Findings, found: Sequence[Score], claims: Table) -> list[st
     """What a reader should know before the first number."""
     return [
         f"Accuracy was run on {_run_so_far(findings)}.",
-        f"Published accuracies: {_counts((score.verdict for score in found), VERDICTS)}.",
-        f"Claims, by the paper's own numbers: {_verdicts(claims, PAPER)}; by our trials: {_verdicts(claims, OURS)}.",
+        f"{len(found)} published accuracies: {totals(found)}.",
+        f"{len(claims.rows)} claims, by the paper's own numbers: {_verdicts(claims, PAPER)}; by our trials: "
+        f"{_verdicts(claims, OURS)}.",
         *_states(findings),
     ]
 
@@ -38,15 +39,10 @@ def _run_so_far(findings: Findings) -> str:
     return ", ".join(parts) or "nothing yet"
 
 
-def _counts(verdicts: Iterable[str], order: Sequence[str] = ()) -> str:
-    counts = Counter(verdicts)
-    names = [name for name in order if counts[name]] or sorted(counts, key=lambda name: -counts[name])
-    return f"{counts.total()}: " + ", ".join(f"{counts[name]} {name}" for name in names)
-
-
 def _verdicts(claims: Table, column: str) -> str:
     at = claims.header.index(column)
-    return _counts(row[at].text.partition(" (")[0] for row in claims.rows)
+    counts = Counter(row[at].text.partition(" (")[0] for row in claims.rows)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
 
 def _states(findings: Findings) -> Iterator[str]:

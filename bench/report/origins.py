@@ -29,7 +29,9 @@ def origin_table(order: list[str]) -> Table:
 
 def _row(model: type[Model]) -> tuple[Entry, ...]:
     text = inspect.getdoc(sys.modules[model.__module__]) or ""
-    return entry(model.title or model.name), entry(settings_of(text)), entry(" ".join(differences_of(text)))
+    note = f"the head of {model.__module__.replace('.', '/')}.py"
+    quoted = (Entry(part, note=note) for part in (settings_of(text), " ".join(differences_of(text))))
+    return entry(model.title or model.name), *quoted
 
 
 def settings_of(text: str) -> str:

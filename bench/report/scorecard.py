@@ -22,7 +22,8 @@ PAPER_TABLES = {  # the studies whose accuracies the paper prints
     "structural-encoding": "tab:ab-str",
     "augmentation-parts": "tab:DA_result",
 }
-VERDICTS = ("reproduced", "higher", "lower", "undecided", "ran here", "failed", "not run")
+UNDECIDED = "undecided"
+VERDICTS = ("reproduced", "higher", "lower", UNDECIDED, "ran here", "failed", "not run")
 
 
 @dataclass(frozen=True)
@@ -78,21 +79,30 @@ def _score(findings: Findings, where: str, trials: Trials, mean: float, std: flo
 def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
     """A row per published accuracy; what was run comes first."""
     rows = [_row(score) for score in sorted(found, key=lambda score: not score.trials.records)]
-    counts = Counter(score.verdict for score in found)
-    totals = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     return Table(
         "scorecard",
         "Scorecard: ours beside the paper's",
         ("Dataset", "Method", "Paper", "Ours (n)", "Ours − paper", "90 % interval", "Bound", "Verdict"),
         tuple(rows),
         (
-            f"{len(found)} published accuracies: {totals}.",
+            f"{len(found)} published accuracies: {totals(found)}.",
             "Verdict: two one-sided 5 % tests against the bound, max(0.5 points, twice the spread over trials, pooled "
             f"over the models of the dataset); undecided below {MINIMUM_TRIALS} trials or where the interval crosses a "
             "bound. The paper's numbers are taken as means of ten trials; where it prints no spread (Tables 4 and 5), "
-            "ours is taken for it. Its spread is most likely over initialisations of one split only.",
+            "ours is taken for it. Its spread is most likely over initialisations of one split only. Reproduced means "
+            "within the bound, not equal: the bound can be wider than what lies between two models of the paper.",
             *setting_lines(findings, (score.trials for score in found)),
         ),
+    )
+
+
+def totals(found: Sequence[Score]) -> str:
+    """How many of each verdict, and how many are undecided for lack of trials."""
+    counts = Counter(score.verdict for score in found)
+    few = sum(score.verdict == UNDECIDED and len(score.trials.good) < MINIMUM_TRIALS for score in found)
+    remarks = {UNDECIDED: f" ({few} with fewer than {MINIMUM_TRIALS} trials)" if few else ""}
+    return ", ".join(
+        f"{counts[verdict]} {verdict}{remarks.get(verdict, '')}" for verdict in VERDICTS if counts[verdict]
     )
 
 
