@@ -317,7 +317,14 @@ def frontier(
     split_ratio: SplitRatio = None,
     settings: Settings = "author",
     set_: Overrides = None,
-    max_epochs: Annotated[int, typer.Option(min=1, help="Epochs per run: memory peaks early.")] = 1,
+    max_epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Epochs per run: memory peaks early, but not before the second update.",
+            show_default="one after the first evaluation",
+        ),
+    ] = None,
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,12 @@ class Cell:
             "seed": self.seed,
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:20]
+
+
+def capped(cell: Cell, epochs: int) -> Cell:
+    """The same cell, ended after so many epochs."""
+    epochs = min(cell.config["max_epochs"], epochs)
+    return replace(cell, config={**cell.config, "max_epochs": epochs}, labels={**cell.labels, "cap": epochs})
 
 
 def canonical_json(content: Any) -> str:

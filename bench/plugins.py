@@ -21,7 +21,8 @@ from bench.data.catalogue import GROUPS, Dataset, datasets
 from bench.data.graph import Graph
 from bench.data.splits import parse_rule
 from bench.errors import BadData, MissingData, UserError
-from bench.registry import scan
+from bench.registry import models_in, scan
+from bench.settings import check_config
 
 
 class OwnDataset:
@@ -76,6 +77,8 @@ def _in_words(error: BaseException) -> str:
 def _import(name: str) -> ModuleType:
     file = Path(name).expanduser()
     if file.suffix != ".py":
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UserError("name a module, such as my_module, or the path of its file, such as folder/my_module.py")
         return _import_from(Path.cwd(), name)
     if not file.is_file():
         raise UserError("there is no such file")
@@ -100,6 +103,8 @@ def _home(module: ModuleType) -> Path:
 
 
 def _register(module: ModuleType) -> None:
+    for model in models_in(module):
+        check_config(model)
     found: list[Any] = [*_datasets_of(module)]
     for dataset in found:
         _add_dataset(dataset)

@@ -17,7 +17,7 @@ from bench.errors import UserError
 from bench.model import Model
 from bench.text import nearest
 
-PACKAGE = "models"
+PACKAGE, HARNESS = "models", "bench"
 IRRELEVANT = {"spaces", "estimate_memory", "estimate_disk"}  # parts of a model that no finished cell depends on
 EVERYTHING = "all"
 
@@ -50,7 +50,7 @@ class Registry:
 
     def add_module(self, module: ModuleType) -> list[type[Model]]:
         """Register the model classes that are written in this module, all or none, and return them."""
-        found = [value for value in vars(module).values() if _is_model_of(module.__name__, value)]
+        found = models_in(module)
         before = dict(self.models), dict(self.names)
         try:
             for model in found:
@@ -105,6 +105,11 @@ def scan(package: str = PACKAGE) -> Registry:
             continue
         registry.add_module(module)
     return registry
+
+
+def models_in(module: ModuleType) -> list[type[Model]]:
+    """The model classes that are written in this module."""
+    return [value for value in vars(module).values() if _is_model_of(module.__name__, value)]
 
 
 def _is_model_of(module: str, value: object) -> TypeGuard[type[Model]]:
@@ -166,7 +171,10 @@ def _imported(tree: ast.Module, package: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             base = ".".join(filter(None, [package if node.level else "", node.module or ""]))
             modules += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    inside = [module.removeprefix(f"{package}.") for module in modules if module.startswith(f"{package}.")]
+    if package:
+        inside = [module.removeprefix(f"{package}.") for module in modules if module.startswith(f"{package}.")]
+    else:  # a file of its own: what lies beside it, unless that is the harness
+        inside = [module for module in modules if module.partition(".")[0] != HARNESS]
     return [module.replace(".", "/") + ending for module in inside for ending in (".py", "/__init__.py")]
 
 

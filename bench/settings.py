@@ -73,6 +73,31 @@ def resolve_settings(
     return Resolved(config, labels)
 
 
+def check_config(model: type[Model]) -> None:
+    """Refuse a model whose configuration no run could use; a UserError says what is wrong with it."""
+    kind: Any = model.Config
+    if not (isinstance(kind, type) and issubclass(kind, Recipe)):
+        raise UserError(f"{model.name}: its Config must be a class that derives from bench.model.Recipe")
+    own = vars(kind)
+    if "__dataclass_fields__" not in own:
+        ignored = own.get("__annotations__", {}).keys() | (
+            own.keys() & {item.name for item in dataclasses.fields(kind)}
+        )
+        if ignored:
+            raise UserError(
+                f"{model.name}: its Config needs @dataclass(frozen=True); without it {', '.join(sorted(ignored))} would "
+                "be ignored"
+            )
+    try:
+        field_types(model)
+    except NameError as error:
+        raise UserError(f"{model.name}: the types of its settings cannot be read: {error}") from None
+    resolve_settings(model, "", DEFAULT_LANE)
+    for lane, published in model.settings.items():
+        for name in published:
+            resolve_settings(model, name, lane)
+
+
 def _configure(model: type[Model], values: Mapping[str, Any]) -> Recipe:
     try:
         check_values(model.Config, values)

@@ -29,14 +29,15 @@ def cells_at_once(
     if any(graphs[cell.dataset].num_nodes > SMALL for cell in cells):
         return 1
     kinds = {(cell.model, cell.dataset, canonical_json(dict(cell.config))): cell for cell in cells}
-    largest = max((_memory(by_name[cell.model], graphs[cell.dataset], cell) for cell in kinds.values()), default=0)
+    expected = [expected_memory(by_name[cell.model], graphs[cell.dataset], cell) for cell in kinds.values()]
+    largest = max((UNKNOWN if size is None else size for size in expected), default=0)
     each = LIBRARIES + (largest if limit is None else min(largest, limit))
     return max(1, min(len(cells), processors, memory // each))
 
 
-def _memory(model: type[Model], graph: Graph, cell: Cell) -> int:
+def expected_memory(model: type[Model], graph: Graph, cell: Cell) -> int | None:
+    """Bytes that the model itself expects the cell to take; None where it does not say."""
     try:
-        estimate = model.estimate_memory(graph, model.Config(**cell.config))
+        return model.estimate_memory(graph, model.Config(**cell.config))
     except Exception:  # the cell itself will fail with it, and say so
-        return UNKNOWN
-    return UNKNOWN if estimate is None else estimate
+        return None

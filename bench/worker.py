@@ -34,6 +34,8 @@ from bench.sizes import format_size
 from bench.train import Diverged, train
 
 Send = Callable[[str, Any], None]  # kind of message, content
+# An estimate is believed only where it is beyond doubt: a try that fails for lack of memory fails soon.
+DOUBT, SMALL = 1.5, 100_000_000  # times the limit, and bytes beyond that
 PROGRESS_INTERVAL = 0.25  # seconds between two progress messages, unless the job wants all of them
 
 
@@ -146,7 +148,7 @@ def _refusal(model: type[Model], graph: Graph, config: Any, limit: int | None) -
     if reason is not None:
         return {"status": UNSUPPORTED, "reason": reason}
     estimate = model.estimate_memory(graph, config)
-    if limit is not None and estimate is not None and estimate > limit:
+    if limit is not None and estimate is not None and estimate > DOUBT * limit + SMALL:
         return {
             "status": OOM,
             "reason": f"estimated: needs about {format_size(estimate)}, the limit is {format_size(limit)}",

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from bench.cli import app
-from bench.commands.frontier import FLOOR, Search, find_frontier, known
+from bench.commands.frontier import FLOOR, Search, find_frontier, known, long_enough
 from bench.ledger import Ledger
+from bench.plan import Cell
 from bench.records import Record
 
 MOST = 16 * 10**9
@@ -147,6 +148,13 @@ def test_what_fitted_because_others_had_prepared_it_proves_nothing() -> None:
     assert known([record("ok", 500, phases=reused)], 500, *HERE) is None
     tight = [record("oom", 300, phases=reused)]
     assert known(tight, 300, *HERE) is tight[0]  # it would have needed even more
+
+
+@pytest.mark.parametrize(("every", "most", "expected"), [(1, 200, 2), (5, 200, 6), (5, 3, 3)])
+def test_a_run_goes_on_after_its_first_evaluation(every: int, most: int, expected: int) -> None:
+    cell = Cell("toy", 1, "ring", "f" * 32, {"evaluate_every": every, "max_epochs": most}, "uniform-60/20/20", 0, 0, {})
+    short = long_enough(cell)
+    assert short.config["max_epochs"] == short.labels["cap"] == expected
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

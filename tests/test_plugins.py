@@ -18,7 +18,7 @@ from bench.data.catalogue import datasets, resolve
 from bench.data.store import open_dataset
 from bench.errors import BadData, UserError
 from bench.plugins import load_plugins
-from bench.registry import find_model, source_hash
+from bench.registry import find_model, hash_file, source_hash
 
 README = Path(__file__).parents[1] / "README.md"
 LOGISTIC, MOONS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
@@ -82,6 +82,29 @@ def test_a_package_is_found_where_it_lies() -> None:
     assert find_model("logistic").__module__ == "pack.inner"
 
 
+OWN_CONFIG = """from __future__ import annotations
+from dataclasses import dataclass
+from bench.model import Model, Recipe
+
+class Loose(Recipe):
+    hidden: int = 3
+    patience = 7
+
+@dataclass(frozen=True)
+class Riddle(Recipe):
+    hidden: Enigma = 3
+
+@dataclass(frozen=True)
+class Negative(Recipe):
+    learning_rate: float = -1.0
+
+class Own(Model):
+    name = "own"
+    Config = {kind}
+    settings = {settings}
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -97,6 +120,23 @@ def test_a_package_is_found_where_it_lies() -> None:
         (DATASET.format(name="amazon-photo", read="pass"), "called 'amazon-photo' already"),
         (DATASET.format(name="small", read="pass"), "called 'small' already"),
         (DATASET.format(name="x", read="pass") + "    split_rule = 'halves'", "'halves' is not a split rule"),
+        (
+            OWN_CONFIG.format(kind="None", settings={}),
+            "its Config must be a class that derives from bench.model.Recipe",
+        ),
+        (
+            OWN_CONFIG.format(kind="Loose", settings={}),
+            "needs @dataclass(frozen=True); without it hidden, patience would be ignored",
+        ),
+        (
+            OWN_CONFIG.format(kind="Riddle", settings={}),
+            "the types of its settings cannot be read: name 'Enigma' is not defined",
+        ),
+        (OWN_CONFIG.format(kind="Negative", settings={}), "own: learning_rate must be above 0, not -1.0"),
+        (
+            OWN_CONFIG.format(kind="Recipe", settings={"author": {"digits": {"hiden": 3}}}),
+            "own: bad author setting hiden=3",
+        ),
     ],
 )
 def test_a_broken_plugin_is_one_line_and_the_others_go_on(source: str | None, reason: str) -> None:
@@ -215,3 +255,14 @@ def test_errors_of_the_dataset_itself_keep_their_kind(tmp_path: Path) -> None:
         datasets()["mine"].load(None)
     with pytest.raises(UserError, match="Did you mean 'mine'"):
         resolve("mien")
+
+
+def test_what_lies_beside_a_plugin_counts_as_its_source() -> None:
+    Path("bench").mkdir()
+    Path("bench/model.py").write_text("the harness, in whose folder a plug-in may lie")
+    Path("helping.py").write_text("HIDDEN = 3")
+    Path("user.py").write_text("import torch\nfrom bench.model import Model\nfrom helping import HIDDEN\n")
+    before = hash_file(Path("user.py"), "")
+    hash_file.cache_clear()
+    Path("helping.py").write_text("HIDDEN = 4")
+    assert hash_file(Path("user.py"), "") != before

@@ -101,7 +101,7 @@ def test_a_study_becomes_a_row_and_a_curve(tmp_path: Path) -> None:
     [
         ("gcn-photo-wide-random-s0", {}, "GCN, random, wide, seed 0"),
         ("gcn-photo-wide-random-s3", {"seed": 3}, "GCN, random, wide, seed 3"),
-        ("mine", {}, "GCN, random, wide, seed 0 (mine)"),
+        ("mine", {}, "mine"),
         (
             "gcn-photo-wide-random-pareto-s0",
             {"objective": "accuracy,seconds"},

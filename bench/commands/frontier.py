@@ -19,10 +19,11 @@ from bench.console import say, show_table
 from bench.errors import EXIT_FAILED_CELLS, UserError
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
-from bench.plan import Cell
+from bench.plan import Cell, capped
 from bench.records import DIVERGED, OK, OOM, Record, memory_used
 from bench.registry import find_model, source_hash
 from bench.runner import RunOptions, run_cells
+from bench.sharing import expected_memory
 from bench.sizes import format_size, parse_size
 from bench.summary import describe_settings
 
@@ -87,13 +88,21 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
         options = replace(options, redo=True, believe_estimates=False, paths=plan.paths)
         search = Search(request.results / FRONTIER, options)
         found: list[tuple[Cell, Frontier]] = []
-        for cell in plan.cells:
+        for cell in plan.cells if request.max_epochs else map(long_enough, plan.cells):
             found.append((cell, find_frontier(partial(search.probe, plan, cell), most, precision)))
             say(console, f"{cell.model} {cell.dataset}: {_outcome(found[-1][1])}")
         search.ledger.close()
-    _show(console, plan, found, request.max_epochs)
+    _show(console, plan, found)
     code = exit_code(plan, {})
     return code or (EXIT_FAILED_CELLS if any(not result.complete for _, result in found) else code)
+
+
+def long_enough(cell: Cell) -> Cell:
+    """The cell, ended an epoch after its first evaluation.
+
+    From then on an update has everything beside its activations: gradients, the optimiser's moments, the best state.
+    """
+    return capped(cell, cell.config["evaluate_every"] + 1)
 
 
 @dataclass
@@ -172,18 +181,18 @@ def _outcome(found: Frontier) -> str:
     return f"{enough[0]}, " + (f"{format_size(found.too_little)} are not" if found.too_little else "less was not tried")
 
 
-def _show(console: Console, plan: Plan, found: Sequence[tuple[Cell, Frontier]], max_epochs: int | None) -> None:
+def _show(console: Console, plan: Plan, found: Sequence[tuple[Cell, Frontier]]) -> None:
     models = {model.name: model for model in plan.models}
     rows = []
     for cell, result in found:
-        model = models[cell.model]
-        estimate = model.estimate_memory(plan.stored[cell.dataset].graph, model.Config(**cell.config))
+        estimate = expected_memory(models[cell.model], plan.stored[cell.dataset].graph, cell)
         gigabytes = f"{result.enough / 1e9:.2f}" if result.complete and result.enough is not None else ""
-        names = (cell.dataset, cell.model, describe_settings(cell))
+        names = (cell.dataset, cell.model, describe_settings(cell), str(cell.config["max_epochs"]))
         rows.append((*names, gigabytes, _outcome(result), "" if estimate is None else f"{estimate / 1e9:.2f}"))
-    show_table(console, ["dataset", "model", "settings", "enough GB", "bracket", "model's own estimate GB"], rows)
+    header = ["dataset", "model", "settings", "epochs", "enough GB", "bracket", "model's own estimate GB"]
+    show_table(console, header, rows)
     say(
         console,
         "Memory that a cell may take beyond what a worker has at its start; read-only file maps are free. "
-        f"Measured over {max_epochs} epoch(s) and one inference.",
+        "Measured over so many epochs and one inference.",
     )

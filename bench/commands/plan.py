@@ -31,7 +31,7 @@ from bench.forecast import (
     within_budget,
 )
 from bench.ledger import Ledger, check_writable
-from bench.plan import Cell
+from bench.plan import Cell, capped
 from bench.records import OK, TIMEOUT, Record, answering, wall_seconds
 from bench.registry import find_model, source_hash
 from bench.runner import COST_NODES, RunOptions, pending, run_cells
@@ -148,8 +148,7 @@ class Pilots:
 
 def pilot_of(cell: Cell, looks: int) -> Cell:
     """The same cell, ended after so many evaluations."""
-    epochs = min(cell.config["max_epochs"], looks * cell.config["evaluate_every"])
-    return replace(cell, config={**cell.config, "max_epochs": epochs}, labels={**cell.labels, "cap": epochs})
+    return capped(cell, looks * cell.config["evaluate_every"])
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from bench.errors import UserError
 from bench.predictions import PredictionStore
 from bench.records import Record, machine_of, memory_used, under_load
-from bench.report.costs import MEGABYTE, by_machine
+from bench.report.costs import megabytes
 from bench.report.drawing import PANEL, STYLE, Drawing, as_files, legend_below, logarithmic, looks, panels
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, column_title, dataset_title, model_title
@@ -25,6 +26,7 @@ from bench.report.tables import model_order
 from bench.studies import studies
 
 BARS = "bars: 95 % interval of the mean"
+WORTH_SEEING = 25.0  # points below the best: where curves lie that may still catch up
 
 
 def all_figures(
@@ -34,8 +36,8 @@ def all_figures(
     makers: dict[str, tuple[str, Callable[[], Figure | None]]] = {
         "scorecard": ("Ours minus the paper's, with the verdict", lambda: scorecard_figure(found)),
         "accuracy-and-cost": (
-            f"Accuracy against memory and the time of undisturbed trainings, machine by machine ({BARS}); the dashed "
-            "line joins the models that no other beats in both",
+            f"Accuracy against memory and, machine by machine, the time of undisturbed trainings ({BARS}; a single "
+            "trial has none); the dashed line joins the models that no other beats in both",
             lambda: pareto_figure(findings),
         ),
         "trials": ("Every trial; the bar is the mean, n in brackets", lambda: spread_figure(findings)),
@@ -211,33 +213,42 @@ def _undisturbed_seconds(record: Record) -> float | None:
     return record["phases"]["train"]["seconds"] if under_load(record) is False else None
 
 
-def _megabytes(record: Record) -> float | None:
-    """Other work on the machine does not change this."""
-    return None if (memory := memory_used(record)) is None else memory / MEGABYTE
+@dataclass(frozen=True)
+class Cost:
+    """What accuracy is set against, and where it may be compared."""
+
+    label: str
+    of: Callable[[Record], float | None]
+    place: Callable[[Record], str]
 
 
-PARETO: dict[str, Callable[[Record], float | None]] = {
-    "training, s": _undisturbed_seconds,
-    "peak memory, MB": _megabytes,
-}
+PARETO = (
+    Cost("training, s", _undisturbed_seconds, machine_of),
+    # neither other work nor the processor changes how much is needed, only on what it lies
+    Cost(
+        "peak memory, MB",
+        lambda record: megabytes(memory_used(record)),
+        lambda record: f"on {record['environment']['gpu']}" if record["environment"]["gpu"] else "main memory",
+    ),
+)
 
 
 def pareto_figure(findings: Findings) -> Figure | None:
-    """Accuracy against training seconds and against memory: a panel for each, per dataset and machine."""
+    """Accuracy against training seconds and against memory: a panel for each, per dataset and place."""
     found = _accuracy_trials(findings)
     compared = [
-        (dataset, machine, label, several)
+        (dataset, place, cost.label, several)
         for dataset in _names(found)
-        for machine in sorted({machine_of(record) for t in found if t.dataset == dataset for record in t.good})
-        for label in PARETO
-        if len(several := _costs_on(machine, [t for t in found if t.dataset == dataset], PARETO[label])) > 1
+        for cost in PARETO
+        for place in sorted({cost.place(record) for t in found if t.dataset == dataset for record in t.good})
+        if len(several := _costs_at(place, [t for t in found if t.dataset == dataset], cost)) > 1
     ]
     if not compared:
         return None
     many = len(compared) > 4  # then two datasets stand in a row
     figure, axes = panels(len(compared), 3.0, *((4, 2.8) if many else (2, PANEL)))
     shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
-    for axis, (dataset, machine, label, several) in zip(axes, compared, strict=True):
+    for axis, (dataset, place, label, several) in zip(axes, compared, strict=True):
         for trials, cost in several:
             mean, error = _interval(trials)
             axis.errorbar(
@@ -248,19 +259,17 @@ def pareto_figure(findings: Findings) -> Figure | None:
         logarithmic(axis, [cost for _, cost in several])
         axis.set(xlabel=label, ylabel="test accuracy, %")
         axis.set_title(f"{dataset_title(dataset)}\n", loc="left")
-        axis.text(0, 1.02, machine, transform=axis.transAxes, fontsize=7, color="0.35")
+        axis.text(0, 1.02, place, transform=axis.transAxes, fontsize=7, color="0.35")
     legend_below(figure, axes)
     return figure
 
 
-def _costs_on(
-    machine: str, found: Sequence[Trials], cost: Callable[[Record], float | None]
-) -> list[tuple[Trials, float]]:
-    """The models whose cost is known on this machine, each with the median over its trials."""
+def _costs_at(place: str, found: Sequence[Trials], cost: Cost) -> list[tuple[Trials, float]]:
+    """The models whose cost is known at this place, each with the median over its trials."""
     costs = []
     for trials in found:
-        records = by_machine(trials.good).get(machine, [])
-        known = [value for record in records if (value := cost(record)) is not None]
+        records = [record for record in trials.good if cost.place(record) == place]
+        known = [value for record in records if (value := cost.of(record)) is not None]
         costs += [(trials, float(np.median(known)))] if known else []
     return costs
 
@@ -311,12 +320,15 @@ def curves_figure(findings: Findings, predictions: PredictionStore) -> Figure | 
     for axis, name in zip(axes, names, strict=True):
         for trials, median in found:
             if trials.dataset == name:
+                epochs = trials.good[0]["config"]["evaluate_every"] * np.arange(1, len(median) + 1)
                 axis.plot(
-                    range(1, len(median) + 1), median, label=model_title(trials.model), markersize=4, linewidth=1,
+                    epochs, median, label=model_title(trials.model), markersize=4, linewidth=1,
                     markevery=max(1, len(median) // 6), **shown_as[trials.model],
                 )  # fmt: skip
-        logarithmic(axis, [1, max(len(median) for trials, median in found if trials.dataset == name)])
-        axis.set(xlabel="evaluation", ylabel="validation accuracy, %", title=dataset_title(name))
+        logarithmic(axis, [1, max(axis.dataLim.x1, 1)])
+        top = max(float(median.max()) for trials, median in found if trials.dataset == name)
+        axis.set_ylim(top - WORTH_SEEING, top + 1)
+        axis.set(xlabel="epoch", ylabel="validation accuracy, %", title=dataset_title(name))
     legend_below(figure, axes)
     return figure
 

@@ -64,7 +64,7 @@ def tuning_drawing(results: Path) -> Drawing | None:
     names = list(dict.fromkeys(study["identity"]["dataset"] for study, _ in found))
     styles = looks([study["name"] for study, _ in found])
     with mpl.rc_context(STYLE):
-        figure, axes = panels(len(names))
+        figure, axes = panels(len(names), 3.2)
         for study, trials in found:
             axis = axes[names.index(study["identity"]["dataset"])]
             look, curve = styles[study["name"]], best_so_far(trials)
@@ -95,9 +95,10 @@ def study_label(study: Mapping[str, Any]) -> str:
     name = (model.title or model.name) if model else identity["model"]
     pareto = "," in identity["objective"]
     words = [identity["model"], identity["dataset"], study["space"], identity["sampler"], *(["pareto"] * pareto)]
-    given = "" if study["name"] == "-".join([*words, f"s{identity['seed']}"]) else f" ({study['name']})"
+    if study["name"] != "-".join([*words, f"s{identity['seed']}"]):
+        return str(study["name"])  # somebody gave it one that says more
     objective = ", accuracy and seconds" if pareto else ""
-    return f"{name}, {identity['sampler']}, {study['space']}{objective}, seed {identity['seed']}{given}"
+    return f"{name}, {identity['sampler']}, {study['space']}{objective}, seed {identity['seed']}"
 
 
 def _title(dataset: str) -> str:
