@@ -190,12 +190,13 @@ def expected_size(dataset: Dataset) -> int | None:
 def within_budget(columns: Iterable[Column], seconds: float) -> list[Cell]:
     """The cells that fit: first trials before second ones, and among these the shortest first.
 
-    So every variant gets as many trials as the others wherever that is possible, and as many as possible get one.
+    So every variant gets as many trials as the others wherever that is possible, and as many as possible get one. What
+    failed as a pilot, or was too slow for one, is not picked.
     """
     queue = [
         (number, column.seconds, cell)
         for column in columns
-        if column.seconds is not None
+        if column.seconds is not None and not column.failure
         for number, cell in enumerate(column.todo)
     ]
     chosen, left = [], seconds

@@ -85,8 +85,8 @@ def check_config(model: type[Model]) -> None:
         )
         if ignored:
             raise UserError(
-                f"{model.name}: its Config needs @dataclass(frozen=True); without it {', '.join(sorted(ignored))} would "
-                "be ignored"
+                f"{model.name}: its Config needs @dataclass(frozen=True); without it {', '.join(sorted(ignored))} "
+                "would be ignored"
             )
     try:
         field_types(model)

@@ -103,8 +103,10 @@ def test_without_pilots_the_unknown_stays_unknown() -> None:
 
 
 def test_a_pilot_that_fails_says_how() -> None:
-    result = bench("plan", "--models", "gcn", "--trials", "1", "--memory-limit", "20kB")
+    result = bench("plan", "--models", "gcn", "--trials", "1", "--memory-limit", "20kB", "--budget", "1h")
     assert result.exit_code == 0
+    assert "1 cell to run" in result.stdout and "within 1 h 00 min: 0 cells" in result.stdout
+    assert "left out, its pilot failed" in result.stdout and "peak memory unknown" in result.stdout
     [row] = table(result)
     assert row[8] == "failed pilot"
     assert "gcn ring: its pilot ended as oom: " in result.stdout
@@ -115,6 +117,7 @@ def test_a_pilot_that_runs_out_of_time_says_over_what() -> None:
     [row] = table(result)
     assert row[4].startswith("over ") and row[5].startswith("over ") and row[8] == "failed pilot"
     assert "its pilot ended as timeout: " in result.stdout
+    assert "2 cells to run, 0 done: over " in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ from bench.runner import COST_NODES, RunOptions, pending, run_cells
 from bench.sizes import format_duration, format_size, parse_duration
 from bench.studies import COST
 from bench.summary import describe_settings
+from bench.text import counted
 
 PILOTS = "pilots"  # a ledger of its own below the results: a training of two epochs is nobody's result
 LOOKS = 2  # evaluations in a pilot: what lies between the first and the second is free of what is paid once
@@ -160,7 +161,7 @@ def _show(console: Console, columns: Sequence[Column], jobs: int, budget: float 
     done = sum(len(column.cells) - len(column.todo) for column in columns)
     todo = sum(len(column.todo) for column in waiting)
     if not waiting:
-        say(console, f"nothing to run: all {done} cells are there")
+        say(console, f"nothing to run: all {counted(done, 'cell')} are there")
         return
     show_table(
         console,
@@ -172,11 +173,12 @@ def _show(console: Console, columns: Sequence[Column], jobs: int, budget: float 
             say(console, f"{column.first.model} {column.first.dataset}: its pilot ended as {column.failure}")
     unknown = sum(len(column.todo) for column in waiting if column.total is None)
     total = sum(column.total or 0.0 for column in waiting)
+    about = "over" if any(column.at_least for column in waiting) else "about"
     say(
         console,
-        f"{todo} cells to run, {done} done: about {format_duration(total / jobs)}"
+        f"{counted(todo, 'cell')} to run, {done} done: {about} {format_duration(total / jobs)}"
         + (f" with {jobs} at a time" if jobs > 1 else "")
-        + (f", and {unknown} cells about which nothing is known" if unknown else ""),
+        + (f", and {counted(unknown, 'cell')} about which nothing is known" if unknown else ""),
     )
     _show_space(console, waiting, room)
     if budget is not None:
@@ -204,9 +206,10 @@ def _row(column: Column) -> tuple[str, ...]:
 
 def _show_space(console: Console, columns: Sequence[Column], room: Room) -> None:
     """Memory at the peak, and what the prepared arrays take on disk beside what is free there."""
-    memory = max((column.speed.memory or 0.0 for column in columns if column.speed), default=0.0)
+    known = [column.speed.memory for column in columns if column.speed and column.speed.memory]
+    memory = format_size(max(known)) if known else "unknown"
     disk = format_size(prepared_size(columns, room.private))
-    say(console, f"peak memory {format_size(memory)}; prepared arrays {disk} ({format_size(room.free)} free)")
+    say(console, f"peak memory {memory}; prepared arrays {disk} ({format_size(room.free)} free)")
     warning = space_warning(columns, room)
     if warning:
         say(console, f"warning: {warning}")
@@ -215,12 +218,15 @@ def _show_space(console: Console, columns: Sequence[Column], room: Room) -> None
 def _show_budget(console: Console, columns: Sequence[Column], jobs: int, budget: float) -> None:
     chosen = {cell.key for cell in within_budget(columns, budget * jobs)}
     seconds = sum((column.seconds or 0.0) * sum(cell.key in chosen for cell in column.todo) for column in columns)
-    say(console, f"within {format_duration(budget)}: {len(chosen)} cells, about {format_duration(seconds / jobs)}")
+    say(
+        console,
+        f"within {format_duration(budget)}: {counted(len(chosen), 'cell')}, about {format_duration(seconds / jobs)}",
+    )
     for column in columns:
         fits = sum(cell.key in chosen for cell in column.todo)
         if fits < len(column.todo):
             left = "left out" if not fits else f"{fits} of {len(column.todo)} trials fit"
-            why = ", time unknown" if column.seconds is None else ""
+            why = ", its pilot failed" if column.failure else ", time unknown" if column.seconds is None else ""
             say(
                 console, f"  {column.first.model} {column.first.dataset} {describe_settings(column.first)}: {left}{why}"
             )
