@@ -18,6 +18,8 @@ from uuid import uuid4
 
 import numpy as np
 
+from bench.sizes import format_size
+
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -33,12 +35,14 @@ class PrepareCache:
     measured: float = 0.0  # seconds spent computing here
     reused: float = 0.0  # seconds that others had spent on what was found here
     hits: int = field(default=0)
+    on_disk: int = 0  # bytes that were handed out as maps of files
+    in_memory: int = 0  # bytes that were not: nothing is kept, or there was no room
     _in_use: set[Path] = field(default_factory=set, init=False, repr=False)  # entries that were handed out as maps
 
     def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
         """The arrays named `what` for these dependencies (plain JSON values), computed only if nobody did before."""
         if self.folder is None:
-            return self._compute(compute)[0]
+            return self._stays_in_memory(self._compute(compute)[0])
         entry = self.folder / f"{what}-{_digest(what, depends_on)}"
         with _locked(entry):
             return self._get(entry, {"what": what, "depends_on": dict(depends_on)}, compute)
@@ -48,15 +52,25 @@ class PrepareCache:
         if found is not None:
             self.hits += 1
             self.reused += found[1]
-            self._in_use.add(entry)
-            return found[0]
+            return self._mapped(entry, found[0])
         arrays, seconds = self._compute(compute)
-        if self._make_room(sum(array.nbytes for array in arrays.values())):
+        if self._make_room(_size(arrays)):
             _write(entry, arrays, {**facts, "seconds": seconds})
             stored = _open(entry)
             if stored is not None:  # unless another process has evicted it already: the map, and the memory back
-                self._in_use.add(entry)
-                return stored[0]
+                return self._mapped(entry, stored[0])
+        else:
+            size = format_size(_size(arrays))
+            print(f"warning: no room on disk for {facts['what']} ({size}): it stays in memory")
+        return self._stays_in_memory(arrays)
+
+    def _mapped(self, entry: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self._in_use.add(entry)
+        self.on_disk += _size(arrays)
+        return arrays
+
+    def _stays_in_memory(self, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        self.in_memory += _size(arrays)
         return arrays
 
     @property
@@ -119,6 +133,10 @@ def list_entries(folder: Path) -> list[Entry]:
             continue  # another process is evicting it right now
         entries.append(Entry(info.parent, facts["what"], facts["depends_on"], facts["seconds"], size, used))
     return entries
+
+
+def _size(arrays: Arrays) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 def _digest(what: str, depends_on: Mapping[str, Any]) -> str:

@@ -89,9 +89,10 @@ def studies() -> dict[str, Study]:
 def find_study(name: str) -> Study:
     """The study of this name."""
     known = studies()
-    if name not in known:
+    found = known.get(name.strip().lower())
+    if found is None:
         raise UserError(f"unknown study '{name}' (known: {', '.join(known)}).{nearest(name, known)}")
-    return known[name]
+    return found
 
 
 def _study(name: str, entry: Mapping[str, Any]) -> Study:

@@ -11,7 +11,7 @@ import importlib
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from bench.failures import describe_failure
 from bench.meter import LoadWatch, Meter
 from bench.model import Model
 from bench.plan import Cell
-from bench.prepared import Arrays, PrepareCache
+from bench.prepared import PrepareCache
 from bench.process import fill_blas_buffers, lift_memory_limit, limit_memory, pin_to_processors, use_threads
 from bench.records import OK, OOM, PART_OF_INFERENCE, UNSUPPORTED
 from bench.sizes import format_size
@@ -35,7 +35,7 @@ from bench.train import Diverged, train
 
 Send = Callable[[str, Any], None]  # kind of message, content
 # An estimate is believed only where it is beyond doubt: a try that fails for lack of memory fails soon.
-DOUBT, SMALL = 1.5, 100_000_000  # times the limit, and bytes beyond that
+DOUBT = 3  # times the limit; of a small graph nobody can estimate what threads and compiled code take
 PROGRESS_INTERVAL = 0.25  # seconds between two progress messages, unless the job wants all of them
 
 
@@ -98,13 +98,14 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
     if refusal is not None:
         return refusal
 
-    cache = _CountingCache(job.cache_folder, job.cache_limit)
+    cache = PrepareCache(job.cache_folder, job.cache_limit)
     with meter.phase("preprocess") as facts:
         _seed(job.cell.seed)
         # What is cached must not depend on the number of threads: BLAS sums in another order with more of them.
         with threadpoolctl.threadpool_limits(1, user_api="blas"):
             prepared = model_class.prepare(graph, job.split, config, job.cell.seed, cache)
-        facts.update(source=cache.source, reused_seconds=cache.reused, prepared_bytes=cache.handed_out)
+        facts.update(source=cache.source, reused_seconds=cache.reused)
+        facts.update(prepared_bytes=cache.on_disk, prepared_in_memory=cache.in_memory)
         _seed(job.cell.seed)  # again: a preparation that was found in the cache has drawn no random numbers
         model = model_class(graph, prepared, config).to(device)
     del prepared
@@ -148,23 +149,12 @@ def _refusal(model: type[Model], graph: Graph, config: Any, limit: int | None) -
     if reason is not None:
         return {"status": UNSUPPORTED, "reason": reason}
     estimate = model.estimate_memory(graph, config)
-    if limit is not None and estimate is not None and estimate > DOUBT * limit + SMALL:
+    if limit is not None and estimate is not None and estimate > DOUBT * limit:
         return {
             "status": OOM,
             "reason": f"estimated: needs about {format_size(estimate)}, the limit is {format_size(limit)}",
         }
     return None
-
-
-class _CountingCache(PrepareCache):
-    """Knows how many bytes it has handed out."""
-
-    handed_out = 0
-
-    def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        arrays = super().get(what, depends_on, compute)
-        self.handed_out += sum(array.nbytes for array in arrays.values())
-        return arrays
 
 
 class _Evaluations:

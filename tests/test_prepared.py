@@ -135,6 +135,24 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     assert sum(entry.size for entry in list_entries(tmp_path)) <= 40_000
 
 
+def test_the_cache_counts_what_lies_on_disk_and_what_had_no_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def two() -> dict[str, np.ndarray]:
+        return {"x": np.zeros(10), "y": np.zeros(3, dtype=np.int8)}  # 83 bytes
+
+    cache = PrepareCache(tmp_path, limit=20_000)
+    cache.get("a", {}, two)
+    cache.get("a", {}, two)
+    assert (cache.on_disk, cache.in_memory, capsys.readouterr().out) == (2 * 83, 0, "")
+    cache.get("large", {}, Maker(30_000))
+    assert (cache.on_disk, cache.in_memory) == (2 * 83, 30_012)
+    assert capsys.readouterr().out == "warning: no room on disk for large (30.0 kB): it stays in memory\n"
+    nowhere = PrepareCache()
+    nowhere.get("a", {}, two)
+    assert (nowhere.on_disk, nowhere.in_memory) == (0, 83)
+
+
 def test_what_is_larger_than_the_limit_is_handed_out_and_not_kept(tmp_path: Path) -> None:
     cache = PrepareCache(tmp_path, limit=20_000)
     cache.get("thing", {"which": "small"}, Maker(10_000))

@@ -19,7 +19,6 @@ from bench.data.graph import Split
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.meter import LoadWatch
-from bench.prepared import PrepareCache
 from bench.records import (
     PART_OF_INFERENCE,
     Record,
@@ -36,12 +35,6 @@ from bench.records import (
 from bench.runner import RunOptions, Summary, pending, run_cells
 from bench.studies import COST
 from bench.summary import Context
-
-
-@pytest.fixture(autouse=True)
-def our_own_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever measures on this machine meanwhile, these tests do not wait."""
-    monkeypatch.setattr(runner, "TURNS", tmp_path / "turns")
 
 
 def record(status: str = "ok", others: float | None = 0.0, purpose: str | None = COST, **train: Any) -> dict[str, Any]:
@@ -247,13 +240,6 @@ def test_inference_is_measured_on_enough_nodes_or_all() -> None:
     assert set(asked.test) < set(split.test) and (np.diff(asked.test) > 0).all()
     again, _, _ = sample(5, 10, 85, 50)
     assert again.test.tolist() == asked.test.tolist()
-
-
-def test_the_cache_counts_what_it_hands_out() -> None:
-    cache = worker._CountingCache()
-    cache.get("a", {}, lambda: {"x": np.zeros(10), "y": np.zeros(3, dtype=np.int8)})
-    assert cache.handed_out == 83
-    assert isinstance(cache, PrepareCache)
 
 
 def test_evaluations_are_timed_from_the_start_of_training(monkeypatch: pytest.MonkeyPatch) -> None:

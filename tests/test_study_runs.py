@@ -120,6 +120,10 @@ def test_the_list_explains_every_study() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--split-ratio", "abc"],
+            "a split ratio needs three positive numbers that sum to 100, such as 60/20/20, not abc",
+        ),
         (["--study", "reedout"], "Did you mean 'readout'?"),
         (["--study", "hops", "--set", "hops=3"], "--set hops: the study hops sets it itself"),
         (["--study", "hops", "--set", "layers=2"], "--set layers: the study hops sets it itself"),

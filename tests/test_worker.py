@@ -48,11 +48,9 @@ def test_a_model_may_refuse_before_anything_is_spent(job: Job) -> None:
     assert worker._refusal(Announced, graph, config, None) is None  # no limit: it may try
     refused = worker._refusal(Announced, graph, config, 11 * GB)
     assert refused == {"status": "oom", "reason": "estimated: needs about 1000 TB, the limit is 11.0 GB"}
-    modest = type("Modest", (Toy,), {"estimate_memory": classmethod(lambda cls, graph, config: 700_000_000)})
-    assert (
-        worker._refusal(modest, graph, config, 400_000_000) is None
-    )  # 1.5 times the limit and 100 MB: it may be wrong
-    assert worker._refusal(modest, graph, config, 399_000_000) is not None
+    modest = type("Modest", (Toy,), {"estimate_memory": classmethod(lambda cls, graph, config: 300_000_000)})
+    assert worker._refusal(modest, graph, config, 100_000_000) is None  # three times the limit: it may be wrong
+    assert worker._refusal(modest, graph, config, 99_000_000) is not None
     refused = worker._refusal(Choosy, graph, config, None)
     assert refused == {"status": "unsupported", "reason": "only graphs with a name of seven letters"}
 

@@ -14,6 +14,8 @@ import scipy.sparse as sp
 from bench.data.canonical import RawGraph
 from bench.errors import BadData
 
+_WANTED = "adj_data, adj_indices, adj_indptr, adj_shape (CSR), attr_matrix (or attr_data and so on), labels"
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
@@ -56,7 +58,9 @@ def read_graph_npz(paths: list[Path]) -> RawGraph:
     labels = arrays.get("labels")
     if adjacency is None or features is None or labels is None:
         lacking = "adj_data" if adjacency is None else "attr_data or attr_matrix" if features is None else "labels"
-        raise BadData(f"{shown(path)} has no array {lacking}; it holds {', '.join(arrays.names) or 'nothing'}")
+        raise BadData(
+            f"{shown(path)} has no array {lacking}; it holds {', '.join(arrays.names) or 'nothing'}. Wanted: {_WANTED}"
+        )
     return RawGraph(adjacency, features, labels)
 
 

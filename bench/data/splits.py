@@ -23,6 +23,7 @@ from bench.text import nearest
 
 MODES = ("fresh", "frozen", "sealed")
 _SEALED, _TUNING = "sealed:", "tuning:"
+_RATIO = "a split ratio needs three positive numbers that sum to 100, such as 60/20/20, not {}"
 _SEALED_SEED = 20230511  # any constant: it must only never change
 
 
@@ -76,6 +77,8 @@ def seeds_for(mode: str, base_seed: int, trial: int) -> tuple[int, int]:
 def uniform_rule(ratio: str) -> str:
     """The rule behind a user's ratio such as 60/20/20, checked."""
     rule = f"uniform-{ratio.strip()}"
+    if not re.fullmatch(r"[\d.]+(/[\d.]+)*", ratio.strip()):
+        raise UserError(_RATIO.format(ratio.strip()))
     parse_rule(rule)
     return rule
 
@@ -88,7 +91,7 @@ def parse_rule(rule: str) -> tuple[str, tuple[Fraction, ...]]:
         raise UserError(f"'{rule}' is not a split rule; they look like uniform-60/20/20, per-class-20/30, total-20/30")
     numbers = tuple(Fraction(part) for part in parts)
     if kind == "uniform" and (len(numbers) != 3 or sum(numbers) != 100 or min(numbers) <= 0):
-        raise UserError(f"a split ratio needs three positive numbers that sum to 100, such as 60/20/20, not {text}")
+        raise UserError(_RATIO.format(text))
     if kind != "uniform" and (len(numbers) != 2 or any(n < 1 or n.denominator != 1 for n in numbers)):
         raise UserError(f"the split rule {kind} needs two whole numbers above zero, such as {kind}-20/30, not {text}")
     return kind, numbers
