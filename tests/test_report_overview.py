@@ -12,6 +12,7 @@ from bench.registry import models
 from bench.report.audit import audit_table
 from bench.report.evidence import Evidence
 from bench.report.findings import Findings, Setting
+from bench.report.frontier import frontier_table
 from bench.report.glance import glance
 from bench.report.origins import differences_of, origin_table, settings_of
 from bench.report.scorecard import scores
@@ -67,3 +68,29 @@ def test_every_model_says_where_its_settings_come_from() -> None:
     table = origin_table(list(models()))
     assert [row[0].text for row in table.rows] == [model.title for model in models().values()]
     assert all(len(row[1].text) > 100 for row in table.rows)
+
+
+def search(model: str, budgets: dict[int, str], epochs: int, started: str) -> list[dict[str, Any]]:
+    """The runs of one search: megabytes -> how it ended."""
+    [record] = made_up_records(model, "photo", [90.0], max_epochs=epochs)
+    return [
+        {**record, "status": status, "limits": {"memory": limit * 10**6, "time": None}, "started": started}
+        for limit, status in budgets.items()
+    ]
+
+
+def test_the_frontier_is_between_the_smallest_that_fits_and_what_does_not(tmp_path: Path) -> None:
+    assert frontier_table(tmp_path) is None
+    runs = [
+        *search("gcn", {900: "ok", 100: "oom", 120: "ok", 110: "oom"}, epochs=6, started="2026-01-02"),
+        *search("gcn", {80: "ok", 75: "oom"}, epochs=1, started="2026-01-03"),  # shorter: it has seen less
+        *search("gat", {900: "timeout", 100: "oom"}, epochs=6, started="2026-01-02"),  # nothing was enough
+    ]
+    runs += [{**record, "source": "older"} for record in search("san", {500: "ok"}, 6, "2026-01-01")]
+    write_ledger(tmp_path / "frontier", runs)
+    table = frontier_table(tmp_path)
+    assert table is not None
+    assert [[item.text for item in row] for row in table.rows] == [
+        ["Photo", "GCN", "120", "110", "6", "2", "4"],
+        ["Photo", "SAN [stale]", "500", "", "6", "2", "1"],
+    ]

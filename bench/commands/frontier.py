@@ -18,7 +18,7 @@ from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
 from bench.console import say, show_table
 from bench.errors import EXIT_FAILED_CELLS, UserError
 from bench.executors.local import LocalExecutor
-from bench.ledger import Ledger, check_writable
+from bench.ledger import FRONTIER, Ledger, check_writable
 from bench.plan import Cell, capped
 from bench.records import DIVERGED, OK, OOM, Record, memory_used
 from bench.registry import find_model, source_hash
@@ -27,7 +27,6 @@ from bench.sharing import expected_memory
 from bench.sizes import format_size, parse_size
 from bench.summary import describe_settings
 
-FRONTIER = "frontier"  # a ledger of its own below the results: an `oom` that was provoked is nobody's result
 FLOOR = 1_000_000  # bytes with which nothing can be loaded
 SHARE = 0.8  # of the memory that is free: the most that is tried
 FITS = (OK, DIVERGED)  # how a cell ends that had memory enough

@@ -16,6 +16,7 @@ from bench.report.drawing import Drawing, drawn_by
 from bench.report.evidence import Evidence
 from bench.report.figures import all_figures
 from bench.report.findings import Findings, Setting
+from bench.report.frontier import frontier_table
 from bench.report.glance import glance
 from bench.report.origins import origin_table
 from bench.report.page import make_page
@@ -30,8 +31,8 @@ from bench.studies import studies
 ORDER = (
     "scorecard", "accuracy-small", "accuracy-small-control", "trials", "across", "critical-difference",
     "accuracy-small-cost", "accuracy-and-cost", "training-curves", "accuracy-large", "structural-encoding", "readout",
-    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "claims", "datasets", "models", "tuning",
-    "machines",
+    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "frontier", "claims", "datasets", "models",
+    "tuning", "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
 
@@ -50,7 +51,7 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     findings = Findings(evidence, setting or Setting())
     found, ranked = scores(findings), ranking(findings)
     tables = with_budgets(make_tables(findings, found, ranked), evidence, findings.setting.lane)
-    tables += filter(None, [tuning_table(results)])
+    tables += filter(None, [frontier_table(results), tuning_table(results)])
     drawings = list(all_figures(findings, found, ranked, PredictionStore(results)))
     drawings += filter(None, [tuning_drawing(results)])
     files: dict[str, bytes] = {DRAWN_BY: json.dumps(drawn_by(), indent=1).encode()}
