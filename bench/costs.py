@@ -19,6 +19,7 @@ from bench.records import (
     seconds_per_thousand_nodes,
     under_load,
 )
+from bench.sizes import megabytes
 from bench.summary import Context
 
 CLEAN, DISTURBED = "clean", "under load"
@@ -52,13 +53,10 @@ COSTS: dict[str, Callable[[Record], float | None]] = {
     "preprocess s": lambda record: record["phases"]["preprocess"]["seconds"],
     "s per epoch": seconds_per_epoch,
     "infer s per 1,000 nodes": seconds_per_thousand_nodes,
-    "peak memory MB": lambda record: _megabytes(memory_used(record)),
-    "prepared MB": lambda record: _megabytes(prepared_bytes(record)),
+    "preprocess MB": lambda record: megabytes(memory_used(record, ("preprocess",))),
+    "train + infer MB": lambda record: megabytes(memory_used(record, ("train", "infer"))),
+    "prepared MB": lambda record: megabytes(prepared_bytes(record)),
 }
-
-
-def _megabytes(size: int | None) -> float | None:
-    return None if size is None else size / 1e6
 
 
 def cost_caption(frame: pd.DataFrame, records_at: str) -> list[str]:

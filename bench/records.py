@@ -79,6 +79,11 @@ def _peaks(phases: Iterable[Mapping[str, Any]], what: str) -> list[int]:
     return [phase[what] for phase in phases if phase.get(what) is not None]
 
 
+def peak(record: Record, what: str) -> int | None:
+    """The largest of any phase, of something that not every device or system has."""
+    return max(_peaks(record["phases"].values(), what), default=None)
+
+
 def phase_seconds(record: Record) -> float:
     """Time inside the phases, compilation included."""
     return sum(phase["seconds"] + phase["compile_seconds"] for phase in record["phases"].values())

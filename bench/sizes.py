@@ -7,6 +7,7 @@ import re
 
 from bench.errors import UserError
 
+MEGABYTE = 1e6
 _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES[_letter] = _BYTES[f"{_letter}b"] = 1000**_power
@@ -60,3 +61,8 @@ def format_duration(seconds: float) -> str:
 
 def _three_digits(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def megabytes(size: int | None) -> float | None:
+    """For a table; None for what nobody measured, or nobody needed."""
+    return size / MEGABYTE if size else None

@@ -206,6 +206,14 @@ def test_costs_stand_as_ratios_beside_the_papers_with_the_whole_pipeline(tmp_pat
     assert "whole pipeline s: preprocess s + train + infer s" in caption and "fixed number of epochs" in caption
 
 
+def test_on_a_gpu_what_is_reserved_counts_and_the_rest_stands_beside_it(tmp_path: Path) -> None:
+    record = cost_record("nagphormer", 2.0, 0.01, 10**9)
+    record["phases"]["train"] |= {"peak_reserved": 3 * 10**9, "peak_allocated": 2 * 10**9, "device_used": 4 * 10**9}
+    cost = tables(findings(tmp_path, [record]))["cost"]
+    names = ("train + infer MB", "GPU allocated MB", "GPU used by all MB")
+    assert [place(cost, TWIN, name, "NAGphormer").text for name in names] == ["3,000", "2,000", "4,000"]
+
+
 def test_what_one_part_of_the_nodes_took_is_a_bound_for_all(tmp_path: Path) -> None:
     records = [cost_record("nagphormer", 2.0, 0.01, 10**9), cost_record("pprgo", 1.0, 0.04, 10**9)]
     for record in records:

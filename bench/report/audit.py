@@ -21,12 +21,13 @@ from bench.data.catalogue import datasets
 from bench.paper import Claim, claims, published
 from bench.records import OOM, Record, memory_used, seconds_per_epoch, under_load
 from bench.registry import models
-from bench.report.costs import MEGABYTE, by_machine, is_bound, megabytes, whole_inference
+from bench.report.costs import by_machine, is_bound, whole_inference
 from bench.report.entries import brackets
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, compare_pairs, paired
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal, Reported, SplitSizes, time_ratio, welch
 from bench.report.table import Entry, Table, entry
+from bench.sizes import MEGABYTE, megabytes
 from bench.studies import COST, studies
 
 CLAIMS = "claims"

@@ -14,6 +14,7 @@ from bench.records import (
     is_at_most,
     machine_of,
     memory_used,
+    peak,
     prepared_bytes,
     seconds_per_epoch,
     seconds_per_thousand_nodes,
@@ -23,9 +24,9 @@ from bench.report.entries import MISSING, accuracy_entry, median_entry, setting_
 from bench.report.evidence import Evidence, Trials
 from bench.report.findings import Findings, model_title
 from bench.report.table import Entry, Table, entry, without_empty
+from bench.sizes import megabytes
 from bench.studies import Study
 
-MEGABYTE = 1e6
 LIBRARIES = ("python", "torch", "numpy", "scipy", "numba", "torch_geometric", "dgl")
 TRAIN_AND_INFER, PIPELINE, MEMORY, EPOCHS = "train + infer s", "whole pipeline s", "memory MB", "epochs"
 MEMORY_BEFORE, MEMORY_LATER = "preprocess MB", "train + infer MB"
@@ -49,6 +50,9 @@ MEASURED: dict[str, Callable[[Record], float | None]] = {  # of a fixed number o
     PIPELINE: lambda record: None if (rest := _train_and_infer(record)) is None else _preprocess(record) + rest,
     MEMORY_BEFORE: lambda record: megabytes(memory_used(record, ("preprocess",))),
     MEMORY_LATER: lambda record: megabytes(memory_used(record, ("train", "infer"))),
+    # beside what is reserved, which is what the columns before have on a GPU
+    "GPU allocated MB": lambda record: megabytes(peak(record, "peak_allocated")),
+    "GPU used by all MB": lambda record: megabytes(peak(record, "device_used")),
     "disk MB": COSTS["disk MB"],
     EPOCHS: COSTS[EPOCHS],
 }
@@ -62,11 +66,6 @@ def _preprocess(record: Record) -> float:
     """As measured; where arrays were reused, with the time that somebody had spent on them."""
     phase = record["phases"]["preprocess"]
     return float(phase["seconds"] + (phase.get("reused_seconds") or 0.0))
-
-
-def megabytes(size: int | None) -> float | None:
-    """None for what nobody measured, or nobody needed."""
-    return size / MEGABYTE if size else None
 
 
 def _train_and_infer(record: Record) -> float | None:

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from bench.errors import UserError
 from bench.predictions import PredictionStore
 from bench.records import Record, machine_of, memory_used, under_load
-from bench.report.costs import megabytes
 from bench.report.drawing import PANEL, STYLE, Drawing, as_files, legend_below, logarithmic, looks, panels
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, column_title, dataset_title, model_title
@@ -23,6 +22,7 @@ from bench.report.rivals import Ranking
 from bench.report.scorecard import Score
 from bench.report.statistics import summarise
 from bench.report.tables import model_order
+from bench.sizes import megabytes
 from bench.studies import studies
 
 BARS = "bars: 95 % interval of the mean"

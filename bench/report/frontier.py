@@ -10,9 +10,9 @@ from bench.ledger import FRONTIER, Ledger
 from bench.plan import canonical_json
 from bench.records import DIVERGED, OK, OOM, Record
 from bench.registry import models, source_hash
-from bench.report.costs import MEGABYTE
 from bench.report.findings import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
+from bench.sizes import MEGABYTE
 
 
 def frontier_table(results: Path) -> Table | None:
