@@ -71,8 +71,10 @@ def _likenesses(model: str, dataset: str, config: Mapping[str, Any]) -> list[tup
 
 PACE = ("batch_size", "evaluation_batch", "evaluate_every")  # what of a recipe decides how long an epoch takes
 SHORT, MANY_LOOKS = 1.0, 20  # a training that was cut short tells enough after so many seconds or evaluations
+PLATEAU = "plateau"  # bench.train's schedule that ends training when the rate has become too low
 UNKNOWN_LENGTH = 4.0  # times the patience: how long training goes on where no record can tell
-UNKNOWN_LENGTH_BY_WINDOW = 1.5  # the same for a rule whose patience is the length of a window
+# the same for a rule whose patience is the length of a window, and epochs until a plateau has lowered the rate enough
+UNKNOWN_LENGTHS = {"window": 1.5, PLATEAU: 200.0}
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,12 @@ class Forecaster:
         config = record["config"]
         if self.is_from_here(record):
             self._measured[record["model"], record["data"], _work_per_epoch(config)].append(record)
-        epochs, stopped_by = record["training"]["epochs"], record["training"]["stopped_by"]
-        if config["stop"] != "never" and not _cut_short(record):
+        epochs, stopped_by, rule = record["training"]["epochs"], record["training"]["stopped_by"], _what_ends(config)
+        if rule is not None and not _cut_short(record):
             patience = _patience(config)
             beyond = epochs if stopped_by == CAP_REACHED else max(0, epochs - patience)
             self._beyond[record["model"]][record["data"]].append(beyond)
-            self._ratios[config["stop"]].append(epochs / patience)
+            self._ratios[rule].append(epochs / (patience or 1))
 
     def speed(self, cell: Cell) -> Speed | None:
         """The median of what cells with the same work per epoch took here; None where there was none.
@@ -199,8 +201,8 @@ class Forecaster:
 
     def epochs(self, cell: Cell) -> float:
         """How long it will train: as the model did on this graph, else on others, else as its rule usually takes."""
-        config = cell.config
-        if config["stop"] == "never":
+        config, rule = cell.config, _what_ends(cell.config)
+        if rule is None:
             return float(config["max_epochs"])
         by_graph = self._beyond.get(cell.model, {})
         if by_graph:
@@ -208,14 +210,22 @@ class Forecaster:
             beyond = statistics.median(by_graph.get(cell.data) or medians)
             expected = beyond + _patience(config)
         else:
-            ratios = self._ratios.get(config["stop"])
-            usual = UNKNOWN_LENGTH_BY_WINDOW if config["stop"] == "window" else UNKNOWN_LENGTH
-            expected = (statistics.median(ratios) if ratios else usual) * _patience(config)
+            ratios = self._ratios.get(rule)
+            usual = UNKNOWN_LENGTHS.get(rule, UNKNOWN_LENGTH)
+            expected = (statistics.median(ratios) if ratios else usual) * (_patience(config) or 1)
         return min(float(config["max_epochs"]), expected)
 
 
+def _what_ends(config: Mapping[str, Any]) -> str | None:
+    """The rule that ends training before its last epoch, or the schedule that does; None where nothing can."""
+    if config["stop"] != "never":
+        return str(config["stop"])
+    return PLATEAU if config["schedule"] == PLATEAU else None
+
+
 def _patience(config: Mapping[str, Any]) -> int:
-    return int(config["patience"] * config["evaluate_every"])
+    """In epochs; a schedule that ends training has none that could be told from the rest."""
+    return 0 if config["stop"] == "never" else int(config["patience"] * config["evaluate_every"])
 
 
 def _work_per_epoch(config: Mapping[str, Any]) -> str:

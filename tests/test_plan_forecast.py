@@ -38,7 +38,7 @@ from bench.prepared import PrepareCache, list_entries
 
 CONFIG = {
     "hidden": 8, "dropout": 0.5, "learning_rate": 0.1, "batch_size": 0, "evaluation_batch": 0, "evaluate_every": 1,
-    "max_epochs": 1000, "stop": "loss", "patience": 50,
+    "max_epochs": 1000, "stop": "loss", "patience": 50, "schedule": "constant",
 }  # fmt: skip
 
 
@@ -184,6 +184,19 @@ def test_rules_that_never_end_training() -> None:
     known = forecaster(record(cell(), 150, 1.0))
     assert known.epochs(cell(stop="never", max_epochs=77)) == 77
     assert forecaster(record(cell(), 1000, 1.0, stopped_by="max_epochs")).epochs(cell(max_epochs=5000)) == 1050
+
+
+def test_a_schedule_that_ends_training_is_remembered_by_its_length() -> None:
+    lowered = {"stop": "never", "schedule": "plateau"}
+    known = forecaster(
+        record(cell(**lowered), 155, 1.0, stopped_by="plateau"),
+        record(cell(data="h", **lowered), 214, 1.0, stopped_by="plateau"),
+    )
+    assert known.epochs(cell(**lowered)) == 155  # not the thousand that it may take at most
+    assert known.epochs(cell(data="h", patience=3, **lowered)) == 214
+    assert known.epochs(cell(model="other", **lowered)) == (155 + 214) / 2
+    assert forecaster().epochs(cell(**lowered)) == 200
+    assert forecaster().epochs(cell(max_epochs=90, **lowered)) == 90
 
 
 def test_runs_that_were_cut_short_say_nothing_about_epochs() -> None:
