@@ -141,8 +141,8 @@ def test_two_results_of_one_cell_are_named_and_the_newest_counts(tmp_path: Path)
     found = evidence(tmp_path, [later(new), *old])
     assert trials(found).accuracies == [95.0]
     assert found.warnings == [
-        "1 cell(s) were run again and predicted differently, on another machine or with other code; the newest of each "
-        "counts: nagphormer on photo (1)"
+        "1 cell(s) were run again and predicted differently, on another machine or with other code (test accuracies up "
+        "to 5.00 points apart); the newest of each counts: nagphormer on photo (1)"
     ]
 
 

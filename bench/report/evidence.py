@@ -111,14 +111,14 @@ class Evidence:
 
     def _name_repeated(self, repeats: Iterable[list[Record]]) -> None:
         """Name the cells whose results differ; those that were run again and gave the same are proofs, not news."""
-        differing = Counter(
-            f"{records[0]['model']} on {records[0]['dataset']}" for records in repeats if len(_results(records)) > 1
-        )
+        differing = [records for records in repeats if len(_results(records)) > 1]
         if differing:
-            where = ", ".join(f"{name} ({count})" for name, count in sorted(differing.items()))
+            names = Counter(f"{records[0]['model']} on {records[0]['dataset']}" for records in differing)
+            where = ", ".join(f"{name} ({count})" for name, count in sorted(names.items()))
             self.warnings.append(
-                f"{differing.total()} cell(s) were run again and predicted differently, on another machine or with "
-                f"other code; the newest of each counts: {where}"
+                f"{len(differing)} cell(s) were run again and predicted differently, on another machine or with other "
+                f"code (test accuracies up to {max(map(_apart, differing)):.2f} points apart); the newest of each counts: "
+                f"{where}"
             )
 
     def _arrange(self, usable: Sequence[Record]) -> None:
@@ -198,6 +198,16 @@ def _stands_for(record: Record) -> tuple[str, str | None, str]:
 def _results(records: Iterable[Record]) -> set[str]:
     """The different results among finished records of one cell."""
     return {canonical_json([record["predictions"], record["metrics"]]) for record in records if record["status"] == OK}
+
+
+def _apart(records: Iterable[Record]) -> float:
+    """How far the test accuracies of one cell's records lie apart, in points; a tuning trial has none."""
+    found = [
+        100.0 * record["metrics"]["test"]["accuracy"]
+        for record in records
+        if record["status"] == OK and is_scored(record["split"]["rule"])
+    ]
+    return max(found) - min(found) if found else 0.0
 
 
 def _of_mode(record: Record, mode: str) -> bool:
