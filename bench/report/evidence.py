@@ -117,8 +117,8 @@ class Evidence:
             where = ", ".join(f"{name} ({count})" for name, count in sorted(names.items()))
             self.warnings.append(
                 f"{len(differing)} cell(s) were run again and predicted differently, on another machine or with other "
-                f"code (test accuracies up to {max(map(_apart, differing)):.2f} points apart); the newest of each counts: "
-                f"{where}"
+                f"code (test accuracies up to {max(map(_apart, differing)):.2f} points apart); the newest of each "
+                f"counts: {where}"
             )
 
     def _arrange(self, usable: Sequence[Record]) -> None:
