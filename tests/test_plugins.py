@@ -21,7 +21,7 @@ from bench.plugins import load_plugins
 from bench.registry import find_model, hash_file, source_hash
 
 README = Path(__file__).parents[1] / "README.md"
-LOGISTIC, MOONS = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+LOGISTIC, MOONS, _ = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
 DATASET = """
 import numpy as np
 import scipy.sparse as sp
