@@ -98,7 +98,8 @@ class Progress:
 
 def finished_line(cell: Cell, record: Record) -> str:
     """One finished cell in one line."""
-    start = f"{cell.model} {cell.dataset} trial {cell.labels.get('trial', '-')}: {record['status']}"
+    which = " ".join(filter(None, [cell.model, cell.dataset, cell.changes]))
+    start = f"{which} trial {cell.labels.get('trial', '-')}: {record['status']}"
     if record["status"] != OK:
         return f"{start}: {record['reason']}" if record.get("reason") else start
     metrics, training = record["metrics"], record["training"]
@@ -163,7 +164,7 @@ class LiveDisplay(Display):
         table = Table("model", "dataset", "trial", "phase", "epoch", "val %", "elapsed", box=None, pad_edge=False)
         for running in list(self.progress.running.values()):
             table.add_row(
-                running.cell.model,
+                f"{running.cell.model} {running.cell.changes}".strip(),
                 running.cell.dataset,
                 str(running.cell.labels.get("trial", "")),
                 running.phase,

@@ -29,29 +29,39 @@ from bench.records import (
     wall_seconds,
 )
 
+Config = Mapping[str, Any]
+
 
 class Estimator:
     """Seconds per cell from finished records; None where nothing comparable has run."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._times: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+        self._times: dict[tuple[str, str], dict[str, tuple[Config, list[float]]]] = defaultdict(dict)
         self._by_key: dict[str, float | None] = {}  # answers already worked out: a display asks often
         for record in records:
             self.add(record)
 
     def add(self, record: Record) -> None:
         if record["status"] == OK:
-            for likeness in _likenesses(record["model"], record["dataset"], record["config"]):
-                self._times[likeness].append(wall_seconds(record))
-            self._by_key.clear()
+            known, config = self._times[record["model"], record["dataset"]], record["config"]
+            known.setdefault(canonical_json(config), (config, []))[1].append(wall_seconds(record))
+            self._by_key = {}  # a new one: the thread that draws may be reading the old one
 
     def seconds(self, cell: Cell) -> float | None:
-        """The median over records with the same configuration, else with the same last epoch, else over all."""
-        if cell.key not in self._by_key:
-            likenesses = _likenesses(cell.model, cell.dataset, cell.config)
-            times = next((self._times[likeness] for likeness in likenesses if likeness in self._times), None)
-            self._by_key[cell.key] = statistics.median(times) if times else None
-        return self._by_key[cell.key]
+        """The median over the records of this model and dataset whose configuration is nearest to the cell's."""
+        if cell.key in (known := self._by_key):
+            return known[cell.key]
+        return known.setdefault(cell.key, self._nearest(cell))
+
+    def _nearest(self, cell: Cell) -> float | None:
+        known = [
+            (_distance(cell.config, config), times)
+            for config, times in list(self._times.get((cell.model, cell.dataset), {}).values())
+        ]
+        if not known:
+            return None
+        least = min(distance for distance, _ in known)
+        return statistics.median(seconds for distance, times in known if distance == least for seconds in times)
 
     def total(self, cells: Iterable[Cell], jobs: int = 1) -> float | None:
         """Seconds for all of them; cells nothing is known about count as the mean of the others."""
@@ -62,9 +72,13 @@ class Estimator:
         return statistics.mean(known) * len(each) / jobs
 
 
-def _likenesses(model: str, dataset: str, config: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """What cells of similar length have in common, the closest likeness first."""
-    return [(model, dataset, canonical_json(config)), (model, dataset, config["max_epochs"]), (model, dataset)]
+def _distance(one: Config, other: Config) -> tuple[bool, int, float]:
+    """How far apart two configurations are: another last epoch, then how many settings differ, then how much."""
+    pairs = [(one.get(name), other.get(name)) for name in one.keys() | other.keys()]
+    different = [(a, b) for a, b in pairs if a != b and canonical_json(a) != canonical_json(b)]  # lists were tuples
+    # A plain difference ranks the values of one setting; where several differ, their number has decided already.
+    far = sum(abs(a - b) for a, b in different if isinstance(a, int | float) and isinstance(b, int | float))
+    return one["max_epochs"] != other["max_epochs"], len(different), far
 
 
 # -- cells that have never been run -----------------------------------------------------------------------------------

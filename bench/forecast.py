@@ -151,12 +151,23 @@ def ask_models(
 
 
 def prepared_size(columns: Iterable[Column], private: bool = False) -> float:
-    """Bytes of prepared arrays on disk; the variants of a model on a dataset share what they can.
+    """Bytes of prepared arrays on disk; `private`: there are those of one cell at a time.
 
-    `private`: there are those of one cell at a time.
+    Variants of a model on a dataset share arrays where they differ in numbers alone (the fewest hops are among the
+    most), or in what leaves the size as it is, such as a readout.
     """
-    sizes = [max(column.disk or 0.0 for column in row) for row in rows_of(columns)]
+    sizes = [size for row in rows_of(columns) for size in _sizes_apart(row)]
     return max(sizes, default=0.0) if private else sum(sizes)
+
+
+def _sizes_apart(row: Iterable[Column]) -> set[float]:
+    """The largest of each kind of variants, kinds of the same size being taken for one."""
+    largest: dict[str, float] = {}
+    for column in row:
+        config = column.first.config
+        kind = canonical_json({name: value for name, value in config.items() if type(value) not in (int, float)})
+        largest[kind] = max(largest.get(kind, 0.0), column.disk or 0.0)
+    return set(largest.values())
 
 
 def space_warning(columns: Iterable[Column], room: Room) -> str:

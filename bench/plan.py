@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.data.splits import rule_for, seeds_for
 from bench.errors import UserError
+from bench.text import settings_as_typed
 
 if TYPE_CHECKING:
     from bench.data.catalogue import Dataset
@@ -46,6 +47,11 @@ class Cell:
             "seed": self.seed,
         }
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:20]
+
+    @property
+    def changes(self) -> str:
+        """What the user or a study set beside the lane, as --set takes it."""
+        return settings_as_typed(self.labels.get("set", {}))
 
 
 def capped(cell: Cell, epochs: int) -> Cell:

@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +49,24 @@ class Plugins:
 
     paths: tuple[str, ...] = ()  # where workers can import them from
     broken: list[str] = field(default_factory=list)  # one line per plug-in that cannot be used
+
+    def known(self, names: str, find: Callable[[str], object]) -> tuple[str, list[str]]:
+        """The names that `find` knows, and a line for each other: where a plug-in is broken, they may be its own.
+
+        Where none is broken, all names stay, for `find` to refuse.
+        """
+        if not self.broken:
+            return names, []
+        kept, left_out = [], []
+        for name in names.split(","):
+            try:
+                find(name)
+                kept.append(name)
+            except UserError as error:
+                left_out.append(f"left out: {error}")
+        if not kept:
+            raise UserError(f"nothing is left to run; {self.broken[0]}")
+        return ",".join(kept), left_out
 
 
 def load_plugins(names: Sequence[str]) -> Plugins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -166,6 +167,17 @@ def machine_of(record: Record) -> str:
     environment = record["environment"]
     devices = " with ".join(filter(None, [environment["gpu"], environment["processor"]]))
     return f"{devices}, {environment['threads']} thread(s)"
+
+
+def address(record: Record) -> str:
+    """What tells a record from others that a report shows: its cell, and of a measurement the purpose and the machine.
+
+    A measurement hides no result, and none from another machine.
+    """
+    purpose = record.get("purpose")
+    if not purpose:
+        return str(record["key"])
+    return f"{record['key']}@{purpose}-{hashlib.sha256(machine_of(record).encode()).hexdigest()[:6]}"
 
 
 def seconds_per_epoch(record: Record) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from bench.errors import UserError
 from bench.model import Model, Recipe
-from bench.text import nearest
+from bench.text import as_typed, nearest
 
 DEFAULT_LANE = "default"  # the Config's own defaults, which every model has
 AUTHOR_LANE = "author"  # what the paper's authors published; every model may be asked for it
@@ -105,7 +105,7 @@ def _configure(model: type[Model], values: Mapping[str, Any]) -> Recipe:
     except ValueError as error:  # a Config may check its own fields against each other
         raise UserError(f"{model.name}: {' '.join(str(error).split())}") from None
     except (ArithmeticError, TypeError) as error:  # or stumble over what it did not expect
-        chosen = ", ".join(f"{key}={_written(value)}" for key, value in values.items()) or "its own defaults"
+        chosen = ", ".join(f"{key}={as_typed(value)}" for key, value in values.items()) or "its own defaults"
         raise UserError(f"{model.name} cannot use {chosen}: {' '.join(str(error).split())}") from None
 
 
@@ -121,7 +121,7 @@ def check_values(kind: type[Recipe], values: Mapping[str, Any]) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             allowed = _unless_allowed(name, number, defaults.get(name))
             if allowed:
-                raise ValueError(f"{name} must be {allowed}, not {_written(value)}")
+                raise ValueError(f"{name} must be {allowed}, not {as_typed(value)}")
     warmup, decay = full["warmup_updates"], full["decay_updates"]
     if full["schedule"].startswith("warmup-") and decay <= warmup:
         raise ValueError(
@@ -154,11 +154,6 @@ def _default(item: dataclasses.Field[Any]) -> Any:
     if item.default_factory is not dataclasses.MISSING:
         return item.default_factory()
     return None if item.default is dataclasses.MISSING else item.default
-
-
-def _written(value: Any) -> str:
-    """A value as --set takes it."""
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def check_lane(lane: str, models: Iterable[type[Model]]) -> None:

@@ -72,8 +72,7 @@ def mean_and_spread(values: Sequence[float]) -> str:
 
 def describe_settings(cell: Cell) -> str:
     """The lane, and what differs from it."""
-    changed = cell.labels.get("set", {})
-    return " ".join([cell.labels.get("settings", ""), *(f"{key}={value}" for key, value in changed.items())]).strip()
+    return f"{cell.labels.get('settings', '')} {cell.changes}".strip()
 
 
 def _train_seconds(record: Record) -> float:

@@ -1,9 +1,10 @@
-"""Words for messages: the nearest known name to a mistyped one."""
+"""Words for messages: the nearest known name to a mistyped one, settings as one types them."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -17,3 +18,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things: 1 cell, 2 cells."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def as_typed(value: Any) -> str:
+    """A value as --set takes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(as_typed, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def settings_as_typed(settings: Mapping[str, Any]) -> str:
+    """Settings as --set takes them, one after the other."""
+    return " ".join(f"{name}={as_typed(value)}" for name, value in settings.items())

@@ -294,7 +294,7 @@ def test_failed_cells_are_shown_and_explained(graph: str) -> None:
     assert result.exit_code == 1
     (record,) = records()
     assert record["status"] != "ok"
-    assert f"[1/1] {MODEL} ring trial 0: {record['status']}: {record['reason']}" in result.stdout
+    assert f"[1/1] {MODEL} ring learning_rate=1e+30 trial 0: {record['status']}: {record['reason']}" in result.stdout
     assert f"| 1 {record['status']} " in result.stdout
     assert f"1 {record['status']}" in bench("status").stdout
     assert record["reason"] in bench("why", MODEL, "ring").stdout

@@ -54,6 +54,18 @@ def test_estimates_prefer_the_nearest_records() -> None:
     assert estimator.seconds(asked) == 11
 
 
+def test_between_the_values_of_a_sweep_the_nearest_one_counts() -> None:
+    def at(hops: int, trial: int = 0, **others: Any) -> Cell:
+        return make_cell(trial, config={"max_epochs": 9, "hops": hops, "readout": "sum", "encoding": True, **others})
+
+    estimator = Estimator([make_record(at(hops), seconds) for hops, seconds in [(4, 40), (6, 60), (12, 120)]])
+    estimator.add(make_record(at(20, readout="single", encoding=False), 1000))
+    assert estimator.seconds(at(20)) == 120  # one setting apart; the record of 20 hops is two apart
+    assert estimator.seconds(at(5)) == 50  # as far from 4 as from 6
+    assert estimator.seconds(at(4, trial=7)) == 40
+    assert estimator.seconds(at(20, max_epochs=2)) == 120  # another cap weighs most, but something is known
+
+
 def test_nothing_is_guessed_from_failures_or_from_others() -> None:
     estimator = Estimator([make_record(BASE, status="oom"), make_record(make_cell(0, dataset="cs"))])
     assert estimator.seconds(BASE) is None
@@ -129,6 +141,8 @@ def test_lines_of_finished_cells() -> None:
     )
     failed = make_record(BASE, status="oom", reason="wanted 12 GB [limit 11 GB]")
     assert finished_line(BASE, failed) == "net photo trial 0: oom: wanted 12 GB [limit 11 GB]"
+    variant = dataclasses.replace(BASE, labels={"trial": 2, "set": {"hops": 4, "layers": 1}})
+    assert finished_line(variant, failed).startswith("net photo hops=4 layers=1 trial 2: oom")
 
 
 def test_plain_output_is_one_whole_line_per_cell() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from bench import worker
+from bench.commands.plan import Pilots, pilot_of
+from bench.commands.run import Plan
 from bench.data.catalogue import datasets
 from bench.data.graph import Split
 from bench.environment import processor
@@ -35,6 +39,7 @@ from bench.forecast import (
 from bench.model import Model
 from bench.plan import Cell
 from bench.prepared import PrepareCache, list_entries
+from bench.runner import RunOptions
 
 CONFIG = {
     "hidden": 8, "dropout": 0.5, "learning_rate": 0.1, "batch_size": 0, "evaluation_batch": 0, "evaluate_every": 1,
@@ -278,12 +283,36 @@ def test_first_trials_come_before_second_ones() -> None:
     assert within_budget([replace(columns[0], speed=None)], 100.0) == []  # nobody knows: left out
 
 
+def test_a_longer_pilot_that_fails_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    [column] = make_columns([cell()], [cell()])
+    short = record(pilot_of(cell(), 2), epochs=2, train=0.01, cap=2)  # over in no time: it tells nothing
+    longer = {**record(pilot_of(cell(), 20), epochs=5, train=0.02), "status": "diverged", "reason": "NaN at update 5"}
+    longer["phases"] = {"train": {"seconds": 0.02, "compile_seconds": 0.0}}
+    pilots = Pilots(tmp_path, RunOptions())
+    ended = {2: short, 20: longer}
+    monkeypatch.setattr(pilots, "_run", lambda cells, *_: {one.key: ended[one.config["max_epochs"]] for one in cells})
+    pilots.judge([column], Forecaster([], threads=1), Plan(), Console(file=io.StringIO()))
+    assert column.failure == "diverged: NaN at update 5" and not column.at_least
+    assert column.speed is None and column.seconds == pytest.approx(0.02 + longer["overhead_seconds"])
+
+
 def test_variants_share_their_prepared_arrays() -> None:
     columns = [known_column(hops, Speed(1, 1, None, size)) for hops, size in ((4, 100.0), (8, 300.0))]
     columns.append(Column([cell(data="h")], [cell(data="h")], Speed(1, 1, None, 50.0)))
     assert prepared_size(columns) == 350
     assert prepared_size(columns, private=True) == 300  # one cell at a time, and nothing is kept
     assert prepared_size([]) == prepared_size([], private=True) == 0
+
+
+def test_variants_that_prepare_other_arrays_do_not_share_them() -> None:
+    def column(size: float, **config: Any) -> Column:
+        return Column([cell(**config)], [cell(**config)], Speed(1, 1, None, size))
+
+    encoded = [column(110.0, encoding=True), column(100.0, encoding=False)]
+    assert prepared_size(encoded) == 210
+    assert prepared_size([column(110.0, readout=readout) for readout in ("sum", "single", "attention")]) == 110
+    swept = [column(size, encoding=encoding, hops=hops) for size, encoding, hops in [(50.0, True, 2), (90.0, True, 4)]]
+    assert prepared_size([*swept, column(80.0, encoding=False, hops=4)]) == 170
 
 
 def test_where_arrays_will_not_fit_it_is_said_with_sizes_and_consequences() -> None:

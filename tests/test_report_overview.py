@@ -8,6 +8,7 @@ from typing import Any
 from ledgers import failed, made_up_records, write_ledger
 
 from bench.ledger import Ledger
+from bench.records import machine_of
 from bench.registry import models
 from bench.report.audit import audit_table
 from bench.report.evidence import Evidence
@@ -70,9 +71,11 @@ def test_every_model_says_where_its_settings_come_from() -> None:
     assert all(len(row[1].text) > 100 for row in table.rows)
 
 
-def search(model: str, budgets: dict[int, str], epochs: int, started: str) -> list[dict[str, Any]]:
+def search(
+    model: str, budgets: dict[int, str], epochs: int, started: str, settings: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """The runs of one search: megabytes -> how it ended."""
-    [record] = made_up_records(model, "photo", [90.0], max_epochs=epochs)
+    [record] = made_up_records(model, "photo", [90.0], max_epochs=epochs, settings=settings or {})
     return [
         {**record, "status": status, "limits": {"memory": limit * 10**6, "time": None}, "started": started}
         for limit, status in budgets.items()
@@ -84,13 +87,20 @@ def test_the_frontier_is_between_the_smallest_that_fits_and_what_does_not(tmp_pa
     runs = [
         *search("gcn", {900: "ok", 100: "oom", 120: "ok", 110: "oom"}, epochs=6, started="2026-01-02"),
         *search("gcn", {80: "ok", 75: "oom"}, epochs=1, started="2026-01-03"),  # shorter: it has seen less
+        *search("gcn", {100: "oom"}, epochs=9, started="2026-01-03"),  # longer, but nothing was enough
+        *search("gcn", {60: "ok", 50: "oom"}, epochs=6, started="2026-01-04", settings={"hidden": 8}),
         *search("gat", {900: "timeout", 100: "oom"}, epochs=6, started="2026-01-02"),  # nothing was enough
     ]
+    elsewhere = {"environment": {**runs[0]["environment"], "processor": "Another"}}
+    runs += [{**record, **elsewhere} for record in search("gcn", {150: "ok"}, epochs=6, started="2026-01-01")]
     runs += [{**record, "source": "older"} for record in search("san", {500: "ok"}, 6, "2026-01-01")]
+    here = machine_of(runs[0])
     write_ledger(tmp_path / "frontier", runs)
     table = frontier_table(tmp_path)
     assert table is not None
     assert [[item.text for item in row] for row in table.rows] == [
-        ["Photo", "GCN", "120", "110", "6", "2", "4"],
-        ["Photo", "SAN [stale]", "500", "", "6", "2", "1"],
+        ["Photo", "GCN", "default", "150", "", "6", "1", "Another, 2 thread(s)"],
+        ["Photo", "GCN", "default", "120", "110", "6", "4", here],
+        ["Photo", "GCN", "default hidden=8", "60", "50", "6", "2", here],
+        ["Photo", "SAN [stale]", "default", "500", "", "6", "1", here],
     ]

@@ -177,6 +177,22 @@ def test_what_is_missing_is_reported_and_the_others_go_on(graph: str) -> None:  
     assert {path.name for path in Path("results/tuned").iterdir()} == {"gcn-ring.toml", "appnp-ring.toml"}
 
 
+def test_a_broken_plugin_leaves_the_other_studies_alone(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    Path("broken.py").write_text("1 / 0")
+    asked = ("tune", "--plugin", "broken", "--datasets", "ring.npz,his-graph", "--trials", "1", "--max-epochs", "1")
+    done = bench(*asked, "--model", "gcn,his-model")
+    assert done.exit_code == 2
+    assert "the plug-in 'broken' cannot be used: ZeroDivisionError" in done.output
+    assert "left out: unknown model 'his-model'" in done.output and "his-graph" in done.output
+    assert [job.cell.model for job in imagined.jobs] == ["gcn"]
+
+
+def test_a_graph_that_does_not_fit_on_the_disk_is_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.commands.run.free_space", lambda folder: 10**6)
+    done = bench("tune", "--datasets", "photo-twin", "--model", "gcn", "--trials", "1")
+    assert done.exit_code == 2 and "in the cache folder, where 1.00 MB are free" in done.output
+
+
 def test_another_search_under_the_same_name_is_refused(graph: str) -> None:  # noqa: F811
     assert bench(*TUNE, "--model", "gcn", "--trials", "1", "--name", "mine").exit_code == 0
     journal = Path("results/tuning/mine.journal").read_bytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_an_error_is_tried_again_and_what_the_limits_explain_is_not(tmp_path: Pa
     trials, ran = anew(search, stored, tmp_path)
     assert ran == [1, 4]
     assert [trial.outcome for trial in trials] == ["ok", "ok", "oom", "diverged", "ok", "unsupported"]
+
+
+def test_a_time_out_of_a_longer_limit_costs_no_more_than_it_would_now(tmp_path: Path) -> None:
+    search, stored = ring_search(tmp_path, time_limit=600.0)
+    fates = iter(["timeout", "ok"] * (TRIALS // 2))
+    first = drive(search, stored, tmp_path, Budget(trials=TRIALS), Imagined(lambda job: next(fates)))
+    rewrite(tmp_path, lambda record: record.update(overhead_seconds=600.0) if record["status"] == "timeout" else None)
+    trials, ran = anew(replace(search, time_limit=60.0), stored, tmp_path)
+    assert ran == []
+    assert [trial.seconds for trial in trials[::2]] == [60.0] * 3
+    assert [trial.seconds for trial in trials[1::2]] == [trial.seconds for trial in first[1::2]]
 
 
 HARM: dict[str, Callable[[Path], object]] = {

@@ -16,6 +16,7 @@ from rich.console import Console
 from bench.commands.cache import cache_in_use
 from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
 from bench.console import say, show_table
+from bench.environment import processor
 from bench.errors import EXIT_FAILED_CELLS, UserError
 from bench.executors.local import LocalExecutor
 from bench.ledger import FRONTIER, Ledger, check_writable
@@ -117,7 +118,7 @@ class Search:
     def probe(self, plan: Plan, cell: Cell, budget: int) -> Record:
         """What came of the cell within this budget."""
         source, device = source_hash(find_model(cell.model)), self.options.device
-        earlier = known(self.ledger.of(cell.key), budget, source, self.options.threads, device)
+        earlier = known(self.ledger.of(cell.key), budget, source, self.options.threads, device, processor())
         if earlier is not None:
             return earlier
         check_writable(self.results, "predictions", "logs")
@@ -151,16 +152,20 @@ def private_cache(shared: Path | None) -> Iterator[Path | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def known(records: Sequence[Record], budget: int, source: str, threads: int, device: str) -> Record | None:
-    """An earlier run of this source, threads and device that fitted into no more, or ran out of memory with no less.
+def known(
+    records: Sequence[Record], budget: int, source: str, threads: int, device: str, processor: str
+) -> Record | None:
+    """An earlier run of this source on such a machine that fitted into no more, or ran out of memory with no less.
 
-    What a run without limits was seen to use is no proof: memory is looked at now and then, a limit always holds. Nor
-    does one count that fitted because others had prepared its arrays.
+    Libraries choose their kernels, and so their workspace, by the processor. What a run without limits was seen to use
+    is no proof: memory is looked at now and then, a limit always holds. Nor does one count that fitted because others
+    had prepared its arrays.
     """
     for record in records:
         place, limit = record["environment"], record["limits"]["memory"]
-        kind = str(place["device"]).partition(":")[0]
-        if (record["source"], place["threads"], kind) != (source, threads, device.partition(":")[0]) or limit is None:
+        kind, wanted = str(place["device"]).partition(":")[0], device.partition(":")[0]
+        here = (place["threads"], kind, place["processor"]) == (threads, wanted, processor)
+        if record["source"] != source or not here or limit is None:
             continue
         alone = record["phases"].get("preprocess", {}).get("source", MEASURED) == MEASURED
         if (record["status"] in FITS and alone and limit <= budget) or (record["status"] == OOM and limit >= budget):

@@ -57,9 +57,12 @@ def plan_request(request: Request, budget: str | None, with_pilots: bool, pilot_
         todo, _ = pending(plan.cells, ledger, options)
         jobs, options = share_machine(request, plan, todo, options, resolve_devices(request.device))
         pilots = Pilots(request.results / PILOTS, replace(options, time_limit=longest))
-        records = [*ledger, *pilots.ledger]
-        forecaster = Forecaster(records, options.threads, options.device, plan.purpose == COST, inference_of(plan))
+        forecaster = Forecaster(ledger, options.threads, options.device, plan.purpose == COST, inference_of(plan))
         columns = expect(plan, todo, forecaster, errors)
+        for record in pilots.ledger:
+            if record["status"] == OK:
+                forecaster.add(record)
+        judge([column for column in columns if column.speed is None], forecaster, PILOT)
         unknown = [column for column in ends_of_rows(columns) if column.todo and column.speed is None]
         if unknown and with_pilots:
             pilots.judge(unknown, forecaster, plan, console)
@@ -103,19 +106,18 @@ class Pilots:
         say(console, f"{len(columns)} without a record on this machine: a pilot of {LOOKS} evaluations each")
         first = [pilot_of(column.todo[0], LOOKS) for column in columns]
         records = self._run(first, forecaster, plan, console)
-        short = []
+        again: list[tuple[Column, Cell]] = []
         for column, pilot in zip(columns, first, strict=True):
             record = records[pilot.key]
             if record["status"] != OK:
-                column.failure = f"{record['status']}: {record['reason']}"
-                column.at_least = record["status"] == TIMEOUT
-                column.failed_after = (
-                    at_least(record, forecaster.epochs(column.first)) if column.at_least else wall_seconds(record)
-                )
+                note_failure(column, record, forecaster)
             elif not tells_enough(record):
-                short.append(pilot_of(column.todo[-1], MANY_LOOKS))
-        records |= self._run(short, forecaster, plan, console)
-        for record in records.values():
+                again.append((column, pilot_of(column.todo[-1], MANY_LOOKS)))
+        longer = self._run([pilot for _, pilot in again], forecaster, plan, console)
+        for column, pilot in again:
+            if longer[pilot.key]["status"] != OK:
+                note_failure(column, longer[pilot.key], forecaster)
+        for record in (*records.values(), *longer.values()):
             if record["status"] == OK:
                 forecaster.add(record)
         judge(columns, forecaster, PILOT)
@@ -145,6 +147,13 @@ class Pilots:
             present = source_hash(find_model(cell.model))
             local = [record for record in local if record["source"] == present]
         return answering(local, options.memory_limit, options.time_limit, options.purpose)
+
+
+def note_failure(column: Column, record: Record, forecaster: Forecaster) -> None:
+    """What a pilot died of, and how long its cells will last: one that was too slow will take at least so long."""
+    column.failure = f"{record['status']}: {record['reason']}"
+    column.at_least = record["status"] == TIMEOUT
+    column.failed_after = at_least(record, forecaster.epochs(column.first)) if column.at_least else wall_seconds(record)
 
 
 def pilot_of(cell: Cell, looks: int) -> Cell:

@@ -48,7 +48,7 @@ from bench.sharing import cells_at_once
 from bench.sizes import format_duration, format_size, parse_duration, parse_size
 from bench.staleness import Sources
 from bench.studies import COST, Study, find_study
-from bench.summary import Context, caption, summarise
+from bench.summary import Context, caption, describe_settings, summarise
 from bench.tuning.lanes import Winners, budget_lines, find_winners, warning_lines
 
 USUAL_TRIALS = 10
@@ -241,22 +241,16 @@ def _check_overrides(request: Request, study: Study | None) -> None:
 
 
 def _without_strangers(request: Request, plan: Plan, plugins: Plugins, errors: Console) -> Request:
-    """Where a plug-in is broken, names that nobody knows may be its own: they are left out and the others go on."""
+    """The request without the names that may be a broken plug-in's own."""
 
     def known(names: str | None, find: Callable[[str], object]) -> str | None:
         if names is None:  # the study's own, which no plug-in has a part in
             return None
-        kept = []
-        for name in names.split(","):
-            try:
-                find(name)
-                kept.append(name)
-            except UserError as error:
-                plan.bad.append(f"left out: {error}")
-                say(errors, plan.bad[-1])
-        if not kept:
-            raise UserError(f"nothing is left to run; {plugins.broken[0]}")
-        return ",".join(kept)
+        kept, left_out = plugins.known(names, find)
+        plan.bad += left_out
+        for line in left_out:
+            say(errors, line)
+        return kept
 
     return replace(request, models=known(request.models, resolve_models), datasets=known(request.datasets, resolve))
 
@@ -274,21 +268,27 @@ def in_turn(cells: Sequence[Cell]) -> list[Cell]:
 def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, errors: Console) -> None:
     """Open a dataset, or note in one line why it stays out; the others go on."""
     try:
-        check_room(dataset, request.data)
-        with waiting_for(console, f"opening {dataset.title}"):
-            stored = open_dataset(dataset, request.data, cache_root())
+        plan.stored[dataset.name] = open_here(dataset, request.data, console, errors)
     except MissingData as error:
         plan.missing.append(f"missing: {error}")
         say(errors, plan.missing[-1])
-    except (BadData, MemoryError) as error:
-        reason = error if isinstance(error, BadData) else f"{dataset.title} takes more memory than there is"
-        plan.bad.append(f"bad data: {reason}")
+    except BadData as error:
+        plan.bad.append(f"bad data: {error}")
         say(errors, plan.bad[-1])
-    else:
-        plan.stored[dataset.name] = stored
-        warning = passport(dataset, stored).warning
-        if warning:
-            say(errors, f"warning: {warning}")
+
+
+def open_here(dataset: Dataset, data: Path | None, console: Console, errors: Console) -> Stored:
+    """The dataset, with a word on what its passport warns of; MissingData or BadData says why it stays out."""
+    check_room(dataset, data)
+    try:
+        with waiting_for(console, f"opening {dataset.title}"):
+            stored = open_dataset(dataset, data, cache_root())
+    except MemoryError:
+        raise BadData(f"{dataset.title} takes more memory than there is") from None
+    warning = passport(dataset, stored).warning
+    if warning:
+        say(errors, f"warning: {warning}")
+    return stored
 
 
 def check_room(dataset: Dataset, data: Path | None) -> None:
@@ -360,7 +360,7 @@ def _show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimat
         seconds = estimator.seconds(cell)
         estimate = "unknown" if seconds is None else f"{seconds:.1f}"
         state = ("to do", estimate) if cell.key in todo else ("done", "")
-        rows.append((cell.key, cell.dataset, cell.model, str(cell.labels["trial"]), cell.labels["settings"], *state))
+        rows.append((cell.key, cell.dataset, cell.model, str(cell.labels["trial"]), describe_settings(cell), *state))
     show_table(console, ["key", "dataset", "model", "trial", "settings", "state", "estimated s"], rows)
     waiting = [cell for cell in cells if cell.key in todo]
     say(console, f"{_count(cells)}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from optuna.exceptions import StorageInternalError
 from rich.console import Console
 
 from bench.commands.cache import cache_in_use
-from bench.console import say, waiting_for
+from bench.commands.run import open_here
+from bench.console import say
 from bench.data.catalogue import Dataset, resolve
-from bench.data.passports import passport
-from bench.data.store import Stored, cache_root, open_dataset
+from bench.data.store import Stored, cache_root
 from bench.devices import resolve_devices
 from bench.environment import usable_processors
 from bench.errors import (
@@ -33,7 +33,7 @@ from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
 from bench.plan import Protocol
-from bench.plugins import load_plugins
+from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
 from bench.registry import resolve_models, scan
 from bench.runner import RunOptions, run_asked
@@ -116,7 +116,8 @@ class _Tune:
         self.bad += len(plugins.broken)
         for reason in [*plugins.broken, *scan().broken.values()]:
             say(self.errors, f"warning: {reason}")
-        models, datasets = resolve_models(request.model), resolve(request.datasets)
+        models = resolve_models(self._known(request.model, resolve_models, plugins))
+        datasets = resolve(self._known(request.datasets, resolve, plugins))
         searches = self._searches(models, datasets)
         if request.name is not None and len(searches) > 1:
             raise UserError(f"--name is for one study, but these are {len(searches)}: name one model and one dataset")
@@ -137,6 +138,14 @@ class _Tune:
         if self.missing:
             return EXIT_MISSING_DATA
         return EXIT_FAILED_CELLS if self.without_winner else EXIT_OK
+
+    def _known(self, names: str, find: Callable[[str], object], plugins: Plugins) -> str:
+        """The names without those that may be a broken plug-in's own."""
+        kept, left_out = plugins.known(names, find)
+        self.bad += len(left_out)
+        for line in left_out:
+            say(self.errors, line)
+        return kept
 
     def _searches(self, models: list[type[Model]], datasets: list[Dataset]) -> list[Search]:
         """What is asked for, checked before anything is opened."""
@@ -190,8 +199,7 @@ class _Tune:
     def _open(self, dataset: Dataset) -> Stored | None:
         """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
         try:
-            with waiting_for(self.console, f"opening {dataset.title}"):
-                stored = open_dataset(dataset, self.request.data, cache_root())
+            return sealed_away(open_here(dataset, self.request.data, self.console, self.errors))
         except MissingData as error:
             self.missing += 1
             say(self.errors, f"missing: {error}")
@@ -200,10 +208,6 @@ class _Tune:
             self.bad += 1
             say(self.errors, f"bad data: {error}")
             return None
-        warning = passport(dataset, stored).warning
-        if warning:
-            say(self.errors, f"warning: {warning}")
-        return sealed_away(stored)
 
     def _say_total(self, searches: list[Search]) -> None:
         if len(searches) > 1:

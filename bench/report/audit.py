@@ -19,7 +19,7 @@ from scipy import stats
 
 from bench.data.catalogue import datasets
 from bench.paper import Claim, claims, published
-from bench.records import OOM, Record, memory_used, seconds_per_epoch, under_load
+from bench.records import OOM, Record, address, memory_used, seconds_per_epoch, under_load
 from bench.registry import models
 from bench.report.costs import by_machine, is_bound, whole_inference
 from bench.report.entries import brackets
@@ -378,7 +378,7 @@ def _compared_seconds(claim: Claim, dataset: str, trials: Trials, other: Trials)
     if not machines:
         return None
     first, second = ours[machines[0]], theirs[machines[0]]
-    keys = tuple(record["key"] for record in (*first, *second))
+    keys = tuple(map(address, (*first, *second)))
     place = f" on {_name(trials.dataset)}" if trials.dataset != dataset else ""
     if _ends_early(trials) or _ends_early(other):
         epochs, text = _times_as_long(first, second, seconds_per_epoch)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
+from bench.records import address
 from bench.report.audit import CLAIMS, audit_table
 from bench.report.costs import machine_table
 from bench.report.drawing import Drawing, drawn_by
@@ -97,8 +98,10 @@ def _count(evidence: Evidence, tables: Sequence[Table]) -> str:
     statuses = Counter(record["status"] for record in evidence.records)
     parts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     numbers = (item for table in tables if table.name != "machines" for row in table.rows for item in row)
-    unused = len(evidence.records) - len({key for item in numbers for key in item.keys})
-    lead = f"{len(evidence.records)} cells in the ledger ({parts or 'none yet'}). A number opens the records behind it."
+    shown = {key for item in numbers for key in item.keys}
+    cells = {record["key"] for record in evidence.records}
+    unused = len(cells) - len({record["key"] for record in evidence.records if address(record) in shown})
+    lead = f"{len(cells)} cells in the ledger ({parts or 'none yet'}). A number opens the records behind it."
     return lead + f" {unused} cells are behind none: other splits, settings or graphs, or tuning." if unused else lead
 
 

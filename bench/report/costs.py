@@ -10,6 +10,7 @@ from bench.paper import published
 from bench.records import (
     LOADED,
     Record,
+    address,
     inference_seconds,
     is_at_most,
     machine_of,
@@ -32,6 +33,7 @@ TRAIN_AND_INFER, PIPELINE, MEMORY, EPOCHS = "train + infer s", "whole pipeline s
 MEMORY_BEFORE, MEMORY_LATER = "preprocess MB", "train + infer MB"
 PAPER_MEMORY, PAPER_SECONDS = "paper: GPU MB", "paper: s"
 AT_MOST = "≤ "
+BOUNDS = {(False, False): "", (True, False): AT_MOST, (False, True): "≥ ", (True, True): "~ "}  # by both sides
 COSTS: dict[str, Callable[[Record], float | None]] = {  # of whole trainings
     "preprocess s": lambda record: _preprocess(record),
     "train s": lambda record: record["phases"]["train"]["seconds"],
@@ -137,15 +139,24 @@ def _cost_rows(
     if not trials.good:
         more = beside.entries(trials.model, {}, "") if beside else []
         return [(*names, accuracy_entry(trials), *[entry("")] * (len(columns) + 2), *more)]
-    marks = [f" [{mark}]" for mark, there in (("capped", trials.capped), ("stale", trials.stale)) if there]
     rows = []
     for machine, disturbed, records in _comparable(trials):
-        keys = tuple(record["key"] for record in records)
+        keys = tuple(map(address, records))
         costs = _medians(records, columns)
-        count = Entry(f"{len(records)}{''.join(marks)}", keys, value=float(len(records)))
+        count = Entry(_count_and_marks(trials, machine, records), keys, value=float(len(records)))
         more = beside.entries(trials.model, costs, machine if disturbed == CLEAN else "") if beside else []
         rows.append((*names, *costs.values(), count, Entry(disturbed, keys), Entry(machine, keys), *more))
     return rows
+
+
+def _count_and_marks(trials: Trials, machine: str, records: Sequence[Record]) -> str:
+    """How many records a row rests on, what is to be said of them, and what failed on the same machine."""
+    row = replace(trials, records=tuple(records))
+    there = replace(trials, records=tuple(record for record in trials.records if machine_of(record) == machine))
+    marks = [f"{count} {status}" for status, count in sorted(there.failures.items())]
+    marks += ["capped"] if row.capped else []
+    marks += ["stale"] if trials.stale & set(row.keys) else []
+    return " ".join([str(len(records)), *(f"[{mark}]" for mark in marks)])
 
 
 def _comparable(trials: Trials) -> Iterator[tuple[str, str, list[Record]]]:
@@ -156,7 +167,7 @@ def _comparable(trials: Trials) -> Iterator[tuple[str, str, list[Record]]]:
 
 
 def _medians(records: Sequence[Record], columns: Mapping[str, Callable[[Record], float | None]]) -> dict[str, Entry]:
-    keys = tuple(record["key"] for record in records)
+    keys = tuple(map(address, records))
     found = {name: median_entry([cost(record) for record in records], keys) for name, cost in columns.items()}
     if any(is_bound(record) for record in records):
         for name in found.keys() & {TRAIN_AND_INFER, PIPELINE}:
@@ -216,8 +227,8 @@ class _Beside:
             return entry("")
         sides = (measured, printed) if what else (measured,)
         text = " / ".join(MISSING if ratio is None else f"{ratio:.3g}" for ratio in sides)
-        if measured is not None and model != self._name and ours.text.startswith(AT_MOST):
-            text = f"{AT_MOST}{text}"
+        if measured is not None and model != self._name:
+            text = BOUNDS[ours.text.startswith(AT_MOST), by.text.startswith(AT_MOST)] + text
         note = "" if printed is None else f"Table 6 of the paper: {theirs:,g} against {by_theirs:,g}"
         return Entry(text, () if measured is None else (*ours.keys, *by.keys), note=note, value=measured)
 
@@ -240,7 +251,7 @@ def _caption(shown: Sequence[Trials], study: Study | None) -> Iterator[str]:
     if any(is_bound(record) for trials in shown for record in trials.good):
         yield (
             f"{AT_MOST.strip()}: only one part was measured and taken in proportion, which is too much for a model "
-            "that computes the whole graph whatever is asked."
+            "that computes the whole graph whatever is asked; a ratio of two such numbers (~) may be off either way."
         )
     measured = {
         datasets()[record["dataset"]].title: f"{record['phases']['infer']['nodes']:,} of {_nodes(record):,} nodes"
@@ -271,7 +282,7 @@ def machine_table(evidence: Evidence) -> Table:
         libraries = (str(environment.get(name) or "–") for name in LIBRARIES)
         threads = f"{environment['threads']} on {environment.get('device', '–')}"
         kind = (str(environment["gpu"] or environment["processor"]), threads, *libraries)
-        found.setdefault(kind, []).append(record["key"])
+        found.setdefault(kind, []).append(address(record))
     rows = tuple(
         (entry(kind[0]), *(Entry(text, tuple(keys)) for text in (str(len(keys)), *kind[1:])))
         for kind, keys in sorted(found.items())

@@ -12,11 +12,12 @@ from bench.data.splits import is_scored, rule_for
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.plan import canonical_json
-from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, machine_of, newest
+from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest
 from bench.registry import models, source_hash
 from bench.settings import resolve_settings
 from bench.staleness import Sources
 from bench.studies import Study
+from bench.text import as_typed
 from bench.tuning.winners import find_winner
 
 # What tables and figures read, beyond what the ledger itself asks of a record; numbers where it says so.
@@ -42,8 +43,8 @@ class Trials:
     variant: str
     mode: str
     lane: str  # the lane that was found: a model without settings for this dataset runs with its defaults
-    records: tuple[Record, ...] = ()  # the standing record of each cell, by seeds
-    stale: frozenset[str] = frozenset()  # keys of those whose model has changed since
+    records: tuple[Record, ...] = ()  # the standing record of each cell (of measurements, on each machine), by seeds
+    stale: frozenset[str] = frozenset()  # addresses of those whose model has changed since
     command: str = ""  # what would fill it
     epochs: int = 0  # the configuration's own limit
     config: str = ""  # the configuration without that limit, as canonical JSON
@@ -53,8 +54,8 @@ class Trials:
         return tuple(record for record in self.records if record["status"] == OK)
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(record["key"] for record in self.records)
+    def keys(self) -> tuple[str, ...]:  # under which a report finds the records again
+        return tuple(map(address, self.records))
 
     @property
     def accuracies(self) -> list[float]:
@@ -85,14 +86,14 @@ class Evidence:
     def __init__(self, ledger: Ledger) -> None:
         self.results = ledger.results
         self.warnings = list(ledger.warnings)
-        repeats: dict[tuple[str, str | None, str], list[Record]] = defaultdict(list)
+        repeats: dict[str, list[Record]] = defaultdict(list)
         usable = list(self._usable(ledger))
         for each in usable:
-            repeats[_stands_for(each)].append(each)
+            repeats[address(each)].append(each)
         self._name_repeated(repeats.values())
         standing = [record for records in repeats.values() if (record := newest(records)) is not None]
         self.records = sorted(standing, key=lambda record: record["key"])
-        self._stale: set[tuple[str, str | None, str]] = set()
+        self._stale: set[str] = set()
         self._by_work: dict[tuple[str, str, str, str, str | None], list[Record]] = defaultdict(list)
         self._arrange(usable)
 
@@ -130,7 +131,7 @@ class Evidence:
             if model is None:
                 continue
             if sources.is_stale(record):
-                self._stale.add(_stands_for(record))
+                self._stale.add(address(record))
             if record["data"] == data[record["dataset"]] and record["revision"] == model.revision:
                 config, purpose = _without_cap(record["config"]), record.get("purpose")
                 self._by_work[model.name, record["dataset"], record["split"]["rule"], config, purpose].append(record)
@@ -182,17 +183,11 @@ class Evidence:
             mode,
             resolved.labels["settings"],
             tuple(sorted(found, key=_seeds)),
-            frozenset(record["key"] for record in found if _stands_for(record) in self._stale),
+            frozenset(address(record) for record in found) & self._stale,
             _command(model, dataset, settings or {}, mode, lane, study.name if study and purpose else ""),
             wanted,
             config,
         )
-
-
-def _stands_for(record: Record) -> tuple[str, str | None, str]:
-    """Of the records that have this in common one counts; a measurement hides no result and no other machine's."""
-    purpose = record.get("purpose")
-    return record["key"], purpose, machine_of(record) if purpose else ""
 
 
 def _results(records: Iterable[Record]) -> set[str]:
@@ -252,9 +247,5 @@ def _command(
     options += [f"--models {model.name}", f"--datasets {dataset.name}"]
     options += [f"--split {mode}"] if mode != "fresh" else []
     options += [f"--settings {lane}"] if lane != "author" else []
-    options += [f"--set {key}={_written(value)}" for key, value in settings.items() if not study]
+    options += [f"--set {key}={as_typed(value)}" for key, value in settings.items() if not study]
     return " ".join(["python -m bench run", *options])
-
-
-def _written(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from bench.data.catalogue import Dataset, datasets, resolve
+from bench.errors import UserError
+from bench.records import address
 from bench.registry import models
 from bench.report.comparisons import PairedComparison, compare_on_fresh_splits, compare_on_frozen_split
 from bench.report.evidence import Evidence, Trials
@@ -82,7 +84,7 @@ class Findings:
 
     def column_keys(self, study: str, dataset: str) -> tuple[str, ...]:
         """All records of a table's column: what a comparison of its models rests on."""
-        return tuple(record["key"] for trials in self.of_study(study, dataset) for record in trials.good)
+        return tuple(address(record) for trials in self.of_study(study, dataset) for record in trials.good)
 
     @cached_property
     def pooled(self) -> dict[str, Pooled]:
@@ -96,7 +98,7 @@ class Findings:
             used = [trials for trials in several if len(trials.good) > 1]
             std = pooled_spread(trials.accuracies for trials in used)
             if std is not None:
-                found[dataset] = Pooled(std, tuple(record["key"] for trials in used for record in trials.good))
+                found[dataset] = Pooled(std, tuple(address(record) for trials in used for record in trials.good))
         return found
 
 
@@ -105,7 +107,11 @@ def split_sizes(dataset: Dataset) -> SplitSizes:
     shares = re.fullmatch(r"uniform-([\d.]+)/([\d.]+)/([\d.]+)", dataset.split_rule)
     if shares:
         return SplitSizes(test=round(float(shares[3])), train=round(float(shares[1])))
-    assert dataset.paper is not None  # the other rules belong to the paper's large graphs
+    if dataset.paper is None:  # the other rules belong to the paper's large graphs
+        raise UserError(
+            f"{dataset.name}: for a comparison the shares of training and test nodes must be known, and the rule "
+            f"{dataset.split_rule} does not say them; use a split_rule such as uniform-60/20/20, or --split frozen"
+        )
     per_class = int(re.findall(r"\d+", dataset.split_rule)[0])
     return SplitSizes(test=dataset.paper.nodes, train=per_class * dataset.paper.classes)
 

@@ -8,22 +8,23 @@ from pathlib import Path
 from bench.data.catalogue import datasets
 from bench.ledger import FRONTIER, Ledger
 from bench.plan import canonical_json
-from bench.records import DIVERGED, OK, OOM, Record
+from bench.records import DIVERGED, OK, OOM, Record, machine_of
 from bench.registry import models, source_hash
 from bench.report.findings import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
 from bench.sizes import MEGABYTE
+from bench.text import settings_as_typed
 
 
 def frontier_table(results: Path) -> Table | None:
-    """A row per model, dataset and configuration; of searches of different lengths the longest counts."""
+    """A row per model, dataset, configuration and machine; of searches of different lengths the longest counts."""
     rows = [_row(records) for records in _searches(Ledger(results / FRONTIER))]
     if not rows:
         return None
     return Table(
         "frontier",
         "Memory frontier: the smallest memory limit that is enough",
-        ("Dataset", "Method", "enough, MB", "not enough, MB", "epochs", "threads", "runs"),
+        ("Dataset", "Method", "Settings", "enough, MB", "not enough, MB", "epochs", "runs", "machine"),
         tuple(rows),
         (
             "Memory that a cell may take beyond what a worker has at its start; read-only file maps are free. Found by "
@@ -34,24 +35,20 @@ def frontier_table(results: Path) -> Table | None:
 
 
 def _searches(records: Iterable[Record]) -> list[list[Record]]:
-    """The runs of each search: one configuration, source, device and number of threads."""
+    """The runs of each search that found something: one configuration, source, machine and number of threads."""
     known = models()
     found: dict[tuple[str, ...], dict[tuple[int, str], list[Record]]] = {}
     for record in records:
         if record["model"] in known and record["dataset"] in datasets():
-            place = record["environment"]
             rest = {name: value for name, value in record["config"].items() if name != "max_epochs"}
-            what = (
-                record["dataset"],
-                record["model"],
-                canonical_json(rest),
-                str(place["device"]),
-                str(place["threads"]),
-            )
+            what = (record["dataset"], record["model"], canonical_json(rest), machine_of(record))
             length = (record["config"]["max_epochs"], str(record["source"]))
             found.setdefault(what, {}).setdefault(length, []).append(record)
-    longest = (searches[_longest(searches)] for _, searches in sorted(found.items()))
-    return [records for records in longest if any(_fits(record) for record in records)]
+    ended = [
+        {length: records for length, records in searches.items() if any(map(_fits, records))}
+        for _, searches in sorted(found.items())
+    ]
+    return [searches[_longest(searches)] for searches in ended if searches]
 
 
 def _longest(searches: dict[tuple[int, str], list[Record]]) -> tuple[int, str]:
@@ -70,12 +67,14 @@ def _row(records: list[Record]) -> tuple[Entry, ...]:
     too_little = max((limit for limit in short if limit < enough), default=None)
     stale = "" if first["source"] == source_hash(models()[first["model"]]) else " [stale]"
     note = f"{len(records)} runs in {FRONTIER}/ below the results"
-    numbers = (
+    labels = first["labels"]
+    told = (
+        f"{labels.get('settings', '')} {settings_as_typed(labels.get('set', {}))}".strip(),
         f"{enough / MEGABYTE:,.0f}",
         "" if too_little is None else f"{too_little / MEGABYTE:,.0f}",
         str(first["config"]["max_epochs"]),
-        str(first["environment"]["threads"]),
         str(len(records)),
+        machine_of(first),
     )
     names = entry(dataset_title(first["dataset"])), entry(f"{model_title(first['model'])}{stale}")
-    return (*names, *(Entry(text, note=note) for text in numbers))
+    return (*names, *(Entry(text, note=note) for text in told))

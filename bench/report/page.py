@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.records import Record, memory_used
-from bench.report.costs import machine_of
+from bench.records import Record, address, machine_of, memory_used
 from bench.report.drawing import Drawing
 from bench.report.table import Entry, Table
+from bench.text import settings_as_typed
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 RECORD_HEADER = (
@@ -30,8 +30,8 @@ def make_page(
     """The whole page; every text from records stands in one block of JSON, and only as text content after that."""
     items = [item for part in parts if isinstance(part, Table) for row in part.rows for item in row]
     shown = {key for item in items for key in (*item.keys, *item.mark_keys)}
-    found = [record for record in records if record["key"] in shown]
-    groups = Groups({record["key"]: at for at, record in enumerate(found)})
+    found = [record for record in records if address(record) in shown]
+    groups = Groups({address(record): at for at, record in enumerate(found)})
     data = {
         "lead": lead,
         "chips": chips,
@@ -103,7 +103,7 @@ def _row(record: Record) -> list[str]:
         str(record["training"].get("epochs", "")),
         f"{train['seconds']:.1f}" if "seconds" in train else "",
         "" if memory is None else f"{memory / 1e6:,.0f} MB",
-        " ".join([str(record["labels"].get("settings", "")), *(f"{name}={value}" for name, value in chosen.items())]),
+        f"{record['labels'].get('settings', '')} {settings_as_typed(chosen)}".strip(),
         machine_of(record),
         record["started"],
         record["reason"],

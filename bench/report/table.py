@@ -22,7 +22,7 @@ class Entry:
     """One place of a table: what it says, and the records it rests on."""
 
     text: str = ""
-    keys: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()  # bench.records.address of each
     bold: bool = False
     note: str = ""  # more, for a page that can show it: the command that would fill it, an interval
     value: float | None = None  # what it is sorted by

@@ -14,7 +14,7 @@ from matplotlib import ticker
 from opda.nonparametric import EmpiricalDistribution
 
 from bench.data.catalogue import datasets
-from bench.records import OK
+from bench.records import OK, address
 from bench.registry import models
 from bench.report.drawing import STYLE, Drawing, as_files, legend_below, looks, panels
 from bench.report.evidence import Evidence
@@ -146,7 +146,7 @@ def with_budgets(tables: Sequence[Table], evidence: Evidence, lane: str) -> list
     """In a report on tuned settings, every table says below what it cost to find those it shows."""
     if lane not in TUNED_LANES:
         return list(tables)
-    places = {record["key"]: (record["model"], record["dataset"]) for record in evidence.records}
+    places = {address(record): (record["model"], record["dataset"]) for record in evidence.records}
     return [replace(table, caption=(*table.caption, *_budgets(table, places, evidence, lane))) for table in tables]
 
 

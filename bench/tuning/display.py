@@ -18,6 +18,7 @@ from bench.display import Running
 from bench.executors import Event
 from bench.records import OK, PRUNED
 from bench.sizes import format_duration
+from bench.text import as_typed
 from bench.tuning.choosing import best
 from bench.tuning.study import Budget, Trial
 
@@ -139,4 +140,4 @@ def written(settings: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else as_typed(value)

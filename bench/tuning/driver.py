@@ -11,7 +11,7 @@ from bench.errors import UserError
 from bench.executors import EndCell, Event
 from bench.plan import Cell
 from bench.predictions import PredictionStore
-from bench.records import DIVERGED, ERROR, INTERRUPTED, OK, OOM, PRUNED, UNSUPPORTED, Record, wall_seconds
+from bench.records import DIVERGED, ERROR, INTERRUPTED, OK, OOM, PRUNED, TIMEOUT, UNSUPPORTED, Record, wall_seconds
 from bench.tuning.choosing import outcomes
 from bench.tuning.pruning import LOST, Judge, most_evaluations
 from bench.tuning.search import Search
@@ -114,6 +114,8 @@ class Driver:
             note = f"trial {asked.slot}: {record['reason']}; it does not count and will be done again"
             self.listener.on_trials(self.tuning.trials(), None, note)
             return
+        if status == TIMEOUT and self.search.time_limit is not None:
+            seconds = min(seconds, self.search.time_limit)  # the ledger's may have had longer
         note = "its cell was in the ledger" if known else ""
         if status == OK and judge is not None:
             curve = self._predictions.curve(record["predictions"], record["key"])[:, 2] if known else ()
