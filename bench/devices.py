@@ -14,6 +14,17 @@ def count_gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def capacity_of(device: str) -> int:
+    """Bytes of memory that a cell on this device can have at the very most."""
+    if device == "cpu":
+        import psutil
+
+        return int(psutil.virtual_memory().total)
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def resolve_devices(text: str, gpus: Callable[[], int] = count_gpus) -> list[str]:
     """`auto`, `cpu`, `cuda` (all GPUs) or a list such as `cuda:0,cuda:1`; each once, checked against what is there."""
     names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))

@@ -120,6 +120,7 @@ def speed_of(record: Record, from_scratch: bool = False, nodes: int | None = Non
     first = train.get("first_evaluation")
     once = max(0.0, first[1] - first[0] * epoch) if first else 0.0
     around = sum(phase["seconds"] for name, phase in record["phases"].items() if name != "train")
+    around -= record["phases"]["preprocess"].get("waited_seconds") or 0.0
     if from_scratch:
         around += record["phases"]["preprocess"].get("reused_seconds") or 0.0
     if nodes is not None and (inference := inference_seconds(record, nodes)) is not None:

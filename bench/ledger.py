@@ -26,7 +26,6 @@ class Ledger:
         self.results = results
         self.folder = results / "ledger"
         self.warnings: list[str] = []
-        self.written = 0
         self._read_up_to: dict[str, int] = {}  # file name -> bytes already understood
         self._by_key: dict[str, list[Record]] = {}
         self._contents: dict[str, Any] = {}  # of REPEATED, by their text
@@ -113,7 +112,6 @@ class Ledger:
                 f"the ledger in {self.results.name}/ cannot be written ({error.strerror}); make room and run again: "
                 "finished records are safe, this cell runs again"
             ) from error
-        self.written += 1
 
     def _create(self) -> IO[bytes]:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import io
 import os
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -44,14 +47,24 @@ class PredictionStore:
     def save(self, predictions: Predictions, key: str, curve: list[tuple[float, float, float]]) -> str:
         """Keep predictions and the training curve; returns the hash. Cells with equal predictions share a file."""
         path = self.path(predictions.hash)
-        arrays = {"val": predictions.val, "test": predictions.test}
-        if path.exists():
-            arrays = self._load(path)
         rows = np.asarray(curve, dtype=np.float32).reshape(-1, 3)
-        known = arrays.get(_curve(key))
-        if known is None or not np.array_equal(known, rows, equal_nan=True):
-            _write(path, {**arrays, _curve(key): rows})
+        with _locked(self.folder):  # another cell with the same predictions may be adding its curve
+            arrays = {"val": predictions.val, "test": predictions.test}
+            if path.exists():
+                try:
+                    arrays = self._load(path)
+                except UserError:  # a damaged file must not cost what was just computed
+                    self.put_aside(predictions.hash)
+            known = arrays.get(_curve(key))
+            if known is None or not np.array_equal(known, rows, equal_nan=True):
+                _write(path, {**arrays, _curve(key): rows})
         return predictions.hash
+
+    def put_aside(self, name: str) -> None:
+        """Out of the way with a damaged file, so that it can be written again."""
+        path = self.path(name)
+        with contextlib.suppress(OSError):  # it is missing, or whoever writes it again will complain
+            path.rename(path.with_suffix(".damaged"))
 
     def load(self, name: str) -> Predictions:
         arrays = self._load(self.path(name))
@@ -74,6 +87,27 @@ class PredictionStore:
             ) from error
 
 
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One writer at a time; the kernel frees the lock of the dead."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise _cannot_write(error) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _cannot_write(error: OSError) -> UserError:
+    return UserError(
+        f"predictions cannot be written ({error.strerror}); make room and run again: finished records are safe"
+    )
+
+
 def _curve(key: str) -> str:
     return f"curve_{key}"
 
@@ -91,6 +125,4 @@ def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
         draft.rename(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise UserError(
-            f"predictions cannot be written ({error.strerror}); make room and run again: finished records are safe"
-        ) from error
+        raise _cannot_write(error) from error

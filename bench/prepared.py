@@ -34,6 +34,7 @@ class PrepareCache:
     limit: int = 40 * 2**30  # bytes
     measured: float = 0.0  # seconds spent computing here
     reused: float = 0.0  # seconds that others had spent on what was found here
+    waited: float = 0.0  # seconds until others were done with what was then found here
     hits: int = field(default=0)
     on_disk: int = 0  # bytes that were handed out as maps of files
     in_memory: int = 0  # bytes that were not: nothing is kept, or there was no room
@@ -44,7 +45,9 @@ class PrepareCache:
         if self.folder is None:
             return self._stays_in_memory(self._compute(compute)[0])
         entry = self.folder / f"{what}-{_digest(what, depends_on)}"
+        start = time.perf_counter()
         with _locked(entry):
+            self.waited += time.perf_counter() - start
             return self._get(entry, {"what": what, "depends_on": dict(depends_on)}, compute)
 
     def _get(self, entry: Path, facts: dict[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
@@ -161,7 +164,7 @@ def _open(entry: Path) -> tuple[dict[str, np.ndarray], float] | None:
         arrays = {name: np.asarray(np.load(entry / f"{name}.npy", mmap_mode="r")) for name in facts["arrays"]}
         os.utime(entry / "entry.json")
         return arrays, float(facts["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -37,14 +37,19 @@ def parse_statuses(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def answers(record: Record, memory_limit: int | None = None, time_limit: float | None = None) -> bool:
-    """Whether this record says what running the cell under these limits would give; None is no limit."""
+def answers(
+    record: Record, memory_limit: int | None = None, time_limit: float | None = None, capacity: int | None = None
+) -> bool:
+    """Whether this record says what running the cell under these limits would give; None is no limit.
+
+    `capacity` is the memory that there is: no limit can be looser than that.
+    """
     status, limits = record["status"], record["limits"]
     if status == OK:
         within_memory = _fits(memory_limit, limits["memory"], memory_used(record))
         return within_memory and _fits(time_limit, limits["time"], wall_seconds(record))
     if status == OOM:
-        return _number(memory_limit) <= _number(limits["memory"])
+        return min(_number(memory_limit), _number(capacity)) <= _number(limits["memory"])
     if status == TIMEOUT:
         return _number(time_limit) <= _number(limits["time"])
     return status not in (INTERRUPTED, PRUNED)
@@ -132,6 +137,7 @@ def answering(
     time_limit: float | None,
     purpose: str | None = None,
     machine: str | None = None,
+    capacity: int | None = None,
 ) -> Record | None:
     """The newest of these records that was made for this purpose and answers for these limits.
 
@@ -143,7 +149,7 @@ def answering(
         disturbed = purpose is not None and record["status"] == OK and under_load(record)
         elsewhere = machine is not None and machine_of(record) != machine
         unfit = disturbed or elsewhere or record.get("purpose") != purpose
-        if not unfit and answers(record, memory_limit, time_limit):
+        if not unfit and answers(record, memory_limit, time_limit, capacity):
             found = record
     return found
 
@@ -167,6 +173,12 @@ def machine_of(record: Record) -> str:
     environment = record["environment"]
     devices = " with ".join(filter(None, [environment["gpu"], environment["processor"]]))
     return f"{devices}, {environment['threads']} thread(s)"
+
+
+def preparation_seconds(record: Record) -> float:
+    """Of the arrays that the cell used: as measured here, without waiting for others, or by whoever prepared them."""
+    phase = record["phases"]["preprocess"]
+    return float(phase["seconds"] - (phase.get("waited_seconds") or 0.0) + (phase.get("reused_seconds") or 0.0))
 
 
 def address(record: Record) -> str:

@@ -28,6 +28,7 @@ from bench.console import say
 from bench.data.graph import UNKNOWN_LABEL, Split
 from bench.data.splits import draw_split, is_scored
 from bench.data.store import Stored
+from bench.devices import capacity_of
 from bench.environment import code_version, processor
 from bench.errors import UserError
 from bench.executors import Event, Executor, Outcome
@@ -36,7 +37,7 @@ from bench.model import Model
 from bench.plan import Cell
 from bench.predictions import Predictions, PredictionStore
 from bench.recording import make_record
-from bench.records import ERROR, OK, UNSUPPORTED, Record, answering, machine_of, phase_seconds, under_load
+from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, answering, machine_of, phase_seconds, under_load
 from bench.registry import find_model, source_hash
 from bench.scoring import score
 from bench.staleness import Sources
@@ -66,6 +67,12 @@ class RunOptions:
     believe_estimates: bool = True  # a cell that its model says will not fit is `oom` without being tried
     purpose: str | None = None  # what the records are for, where that is not accuracy: then only such records answer
     progress_interval: float = PROGRESS_INTERVAL  # seconds between two signs of life; 0: at every evaluation
+    private_arrays: bool = False  # nothing prepared is shared: what older code prepared would prove nothing of the new
+
+    @property
+    def prepares_alone(self) -> bool:
+        """Whether every cell prepares all it needs; one whose cost is measured has to."""
+        return self.private_arrays or self.purpose == COST
 
 
 @dataclass
@@ -99,12 +106,15 @@ def pending(
 
 def _answer(records: Sequence[Record], options: RunOptions) -> Record | None:
     """The record that makes another run needless; what it costs has to be known for this machine."""
-    machine = _machine(options.device, options.threads) if options.purpose == COST else None
-    return answering(records, options.memory_limit, options.time_limit, options.purpose, machine)
+    machine = this_machine(options.device, options.threads) if options.purpose == COST else None
+    # asked only where it matters: on a GPU it has to be woken for that
+    capacity = capacity_of(options.device) if any(record["status"] == OOM for record in records) else None
+    return answering(records, options.memory_limit, options.time_limit, options.purpose, machine, capacity)
 
 
 @functools.cache
-def _machine(device: str, threads: int) -> str:
+def this_machine(device: str, threads: int) -> str:
+    """What `machine_of` says of records that are made here."""
     gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
     return machine_of({"environment": {"processor": processor(), "gpu": gpu, "threads": threads}})
 
@@ -255,17 +265,15 @@ class _Run:
 
     def _measured_alike(self, record: Record) -> bool:
         """Whether its seconds can be held against those of cells that run now."""
-        here = _machine(self.options.device, self.options.threads)
+        here = this_machine(self.options.device, self.options.threads)
         return machine_of(record) == here and under_load(record) is False
 
     def _has_curve(self, record: Record) -> bool:
         """Whether predictions and curve can be read; a damaged file is put aside, so that it can be written again."""
-        path = self._predictions.path(record["predictions"])
         try:
             self._predictions.load(record["predictions"])
         except UserError:
-            with contextlib.suppress(OSError):  # it is missing, or whoever writes it again will complain
-                path.rename(path.with_suffix(".damaged"))
+            self._predictions.put_aside(record["predictions"])
             return False
         try:
             self._predictions.curve(record["predictions"], record["key"])
@@ -314,14 +322,15 @@ class _Run:
             believe_estimates=self.options.believe_estimates,
             pinned=self.options.purpose == COST,
             inference_nodes=COST_NODES if self.options.purpose == COST else None,
+            source=self._source[cell.model],
         )
 
     def _cache_folder(self, cell: Cell) -> Path | None:
-        """Where the cell finds prepared arrays; one whose cost is measured has to prepare everything itself."""
+        """Where the cell finds prepared arrays, or keeps those that it needs for itself."""
         folder = self.options.cache_folder
-        if folder is None or self.options.purpose != COST:
+        if folder is None or not self.options.prepares_alone:
             return folder
-        own = folder / f".cost-{cell.key}"
+        own = folder / f".own-{cell.key}"
         if own.exists():  # an earlier attempt was killed
             shutil.rmtree(own)
         return own
@@ -330,13 +339,13 @@ class _Run:
         """Score, store and record what came of a job, then let go of its cell."""
         assert outcome.job is not None
         self._keep(outcome.job.cell, outcome)
-        if self.options.purpose == COST and outcome.job.cache_folder is not None:
+        if self.options.prepares_alone and outcome.job.cache_folder is not None:
             shutil.rmtree(outcome.job.cache_folder, ignore_errors=True)
         self._release(outcome.job.cell)
 
     def _keep(self, cell: Cell, outcome: Outcome) -> None:
         options = self.options
-        limits = {"memory": options.memory_limit, "time": options.time_limit}
+        limits = {"memory": _memory_limit(outcome, options.memory_limit), "time": options.time_limit}
         record = make_record(cell, outcome, limits, options.threads, self._source[cell.model])
         if outcome.status == OK and outcome.job is not None:
             split, labels = outcome.job.split, self.stored[cell.dataset].graph.labels
@@ -366,6 +375,14 @@ class _Run:
         for claim in self._held.values():
             claim.release()
         self._held.clear()
+
+
+def _memory_limit(outcome: Outcome, asked: int | None) -> int | None:
+    """What was asked for; where memory ran out, no more than there was: a larger machine may still have enough."""
+    capacity = outcome.result.get("capacity")
+    if outcome.status != OOM or capacity is None:
+        return asked
+    return int(capacity) if asked is None else min(asked, int(capacity))
 
 
 def _without_test_labels(labels: np.ndarray, split: Split) -> np.ndarray:

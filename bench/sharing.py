@@ -13,6 +13,11 @@ LIBRARIES = 2**29  # bytes of a process before its model asks for any
 UNKNOWN = 2**31  # bytes for a model that does not say
 
 
+def are_small(graphs: Iterable[Graph]) -> bool:
+    """Whether cells on these graphs had better run side by side, one thread each."""
+    return all(graph.num_nodes <= SMALL for graph in graphs)
+
+
 def cells_at_once(
     cells: Iterable[Cell],
     models: Iterable[type[Model]],
@@ -26,7 +31,7 @@ def cells_at_once(
     `graphs` by dataset name; `memory` bytes are there for all cells, and `limit` is the most that one of them may take.
     """
     cells, by_name = list(cells), {model.name: model for model in models}
-    if any(graphs[cell.dataset].num_nodes > SMALL for cell in cells):
+    if not are_small(graphs[cell.dataset] for cell in cells):
         return 1
     kinds = {(cell.model, cell.dataset, canonical_json(dict(cell.config))): cell for cell in cells}
     expected = [expected_memory(by_name[cell.model], graphs[cell.dataset], cell) for cell in kinds.values()]

@@ -22,6 +22,7 @@ import torch
 
 from bench.data.graph import UNKNOWN_LABEL, Graph, Split
 from bench.data.store import open_arrays
+from bench.devices import capacity_of
 from bench.environment import usable_processors
 from bench.failures import describe_failure
 from bench.meter import LoadWatch, Meter
@@ -30,6 +31,7 @@ from bench.plan import Cell
 from bench.prepared import PrepareCache
 from bench.process import fill_blas_buffers, lift_memory_limit, limit_memory, pin_to_processors, use_threads
 from bench.records import OK, OOM, PART_OF_INFERENCE, UNSUPPORTED
+from bench.registry import source_hash
 from bench.sizes import format_size
 from bench.train import Diverged, train
 
@@ -60,6 +62,7 @@ class Job:
     believe_estimates: bool = True  # refuse what the model says will not fit, instead of trying
     pinned: bool = False  # keep to as many processors as there are threads
     inference_nodes: int | None = None  # to measure inference on, where there are so many; None: val and test nodes
+    source: str = ""  # the hash of the model's source that the record will name
 
 
 def run_cell(job: Job, send: Send) -> dict[str, Any]:
@@ -73,7 +76,11 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
     fill_blas_buffers()
     meter = Meter(device, torch.cuda, on_phase=lambda name, measured: send("phase", (name, measured)))
     gpu = torch.cuda.get_device_name() if device == "cuda" else None
-    start: dict[str, Any] = {"baseline_anonymous": meter.baseline_anonymous, "gpu": gpu}
+    start: dict[str, Any] = {
+        "baseline_anonymous": meter.baseline_anonymous,
+        "gpu": gpu,
+        "capacity": capacity_of(device),
+    }
     send("start", start)  # this and every phase go ahead of the result, for records of workers that do not live so long
     result = {**start, "phases": meter.phases}
     limit_memory(job.memory_limit, device)
@@ -90,7 +97,7 @@ def run_cell(job: Job, send: Send) -> dict[str, Any]:
 
 def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
     sys.path[:0] = [path for path in job.paths if path not in sys.path]
-    model_class: type[Model] = getattr(importlib.import_module(job.module), job.class_name)
+    model_class = _import_model(job)
     config = model_class.Config(**job.cell.config)
     with meter.phase("load"):
         graph = _with_training_labels(open_arrays(job.graph_folder), job)
@@ -104,7 +111,7 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
         # What is cached must not depend on the number of threads: BLAS sums in another order with more of them.
         with threadpoolctl.threadpool_limits(1, user_api="blas"):
             prepared = model_class.prepare(graph, job.split, config, job.cell.seed, cache)
-        facts.update(source=cache.source, reused_seconds=cache.reused)
+        facts.update(source=cache.source, reused_seconds=cache.reused, waited_seconds=cache.waited)
         facts.update(prepared_bytes=cache.on_disk, prepared_in_memory=cache.in_memory)
         _seed(job.cell.seed)  # again: a preparation that was found in the cache has drawn no random numbers
         model = model_class(graph, prepared, config).to(device)
@@ -134,6 +141,15 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
         "test": test,
         "tested": asked.test if len(asked.test) < len(job.split.test) else None,
     }
+
+
+def _import_model(job: Job) -> type[Model]:
+    """The model's class; what the fork server has not imported may have been edited since the run began."""
+    is_new = job.module not in sys.modules
+    model_class: type[Model] = getattr(importlib.import_module(job.module), job.class_name)
+    if is_new and job.source and source_hash(model_class) != job.source:
+        raise RuntimeError(f"the file of {job.cell.model} was changed during the run; run again for the new version")
+    return model_class
 
 
 def _with_training_labels(graph: Graph, job: Job) -> Graph:

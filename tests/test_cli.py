@@ -289,6 +289,12 @@ def test_run_resume_and_look_back(graph: str) -> None:
     assert "graphs/ring-" not in bench("cache", "show").stdout
 
 
+def test_no_name_is_not_every_name() -> None:
+    for verb, option in (("run", "--models"), ("plan", "--models"), ("frontier", "--model")):
+        result = bench(verb, option, "")
+        assert result.exit_code == 2 and "all" not in result.stdout, result.output
+
+
 def test_failed_cells_are_shown_and_explained(graph: str) -> None:
     result = bench("run", "--models", MODEL, "--datasets", graph, "--trials", "1", "--set", "learning_rate=1e30")
     assert result.exit_code == 1

@@ -60,6 +60,16 @@ def test_capped_trials_stand_in_only_where_no_others_are(tmp_path: Path) -> None
     assert (found.accuracies, found.capped) == ([70.0], 1)
     found = trials(evidence(tmp_path / "b", [*capped, *made_up_records("nagphormer", "photo", [90.0])]))
     assert (found.accuracies, found.capped) == ([90.0], 0)
+    for status in ("interrupted", "timeout"):  # what ended counts
+        stopped = failed(made_up_records("nagphormer", "photo", [90.0])[0], status)
+        found = trials(evidence(tmp_path / status, [*capped, stopped]))
+        assert (found.accuracies, found.capped, found.failures) == ([60.0], 1, {})
+
+
+def test_a_cell_that_somebody_stopped_has_no_outcome(tmp_path: Path) -> None:
+    stopped = failed(made_up_records("nagphormer", "photo", [90.0])[0], "interrupted")
+    found = trials(evidence(tmp_path, [stopped]))
+    assert found.records == () and not found.failures
 
 
 def test_failures_are_counted_and_kept_apart(tmp_path: Path) -> None:

@@ -53,12 +53,12 @@ def record(status: str, limit: int | None = None, used: int | None = None, **oth
         "limits": {"memory": limit, "time": None},
         "phases": {} if used is None else {"train": {"peak_data": used}},
         "source": "abc",
-        "environment": {"threads": 2, "device": "cpu", "processor": "fast"},
+        "environment": {"threads": 2, "gpu": None, "processor": "fast"},
         **other,
     }
 
 
-HERE = ("abc", 2, "cpu", "fast")  # source, threads and device of the search
+HERE = ("abc", "fast, 2 thread(s)")  # source and machine of the search
 
 
 @given(
@@ -136,14 +136,15 @@ def test_what_earlier_runs_say() -> None:
 
 @pytest.mark.parametrize(
     "elsewhere",
-    [("abd", 2, "cpu", "fast"), ("abc", 1, "cpu", "fast"), ("abc", 2, "cuda:0", "fast"), ("abc", 2, "cpu", "slow")],
+    [("abd", "fast, 2 thread(s)"), ("abc", "fast, 1 thread(s)"), ("abc", "slow, 2 thread(s)")],
 )
-def test_what_ran_on_other_code_or_machines_proves_nothing(elsewhere: tuple[str, int, str, str]) -> None:
+def test_what_ran_on_other_code_or_machines_proves_nothing(elsewhere: tuple[str, str]) -> None:
     records = [record("ok", 500), record("oom", 300)]
     assert known(records, 500, *elsewhere) is None
     assert known(records, 300, *elsewhere) is None
-    gpu = [record("ok", 500, environment={"threads": 2, "device": "cuda:1", "processor": "fast"})]
-    assert known(gpu, 500, "abc", 2, "cuda:0", "fast") is gpu[0]  # of the same kind
+    gpu = [record("ok", 500, environment={"threads": 2, "gpu": "Card", "processor": "fast"})]
+    assert known(gpu, 500, "abc", "Card with fast, 2 thread(s)") is gpu[0]
+    assert known(gpu, 500, *HERE) is known(gpu, 500, "abc", "Other with fast, 2 thread(s)") is None
 
 
 def test_what_fitted_because_others_had_prepared_it_proves_nothing() -> None:

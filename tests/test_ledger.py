@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +192,22 @@ def test_what_records_have_in_common_is_kept_once(tmp_path: Path) -> None:
     assert (a, b, c) == ({"hidden": 64}, {"hidden": 64}, {"hidden": 128})
     again = Ledger(tmp_path)
     assert again.of("a")[0]["config"] is again.of("b")[0]["config"]
+
+
+def test_a_damaged_file_does_not_cost_what_was_just_computed(tmp_path: Path) -> None:
+    store, classes = PredictionStore(tmp_path), np.arange(5, dtype=np.uint8)
+    predictions = Predictions(classes, classes)
+    name = store.save(predictions, "one", [(1.0, 1.0, 0.5)])
+    store.path(name).write_bytes(b"nonsense")
+    assert store.save(predictions, "two", [(2.0, 2.0, 0.5)]) == name
+    assert np.array_equal(store.load(name).test, classes)
+    assert store.curve(name, "two").tolist() == [[2.0, 2.0, 0.5]]
+    assert store.path(name).with_suffix(".damaged").read_bytes() == b"nonsense"
+
+
+def test_cells_with_equal_predictions_do_not_lose_each_others_curves(tmp_path: Path) -> None:
+    store, classes = PredictionStore(tmp_path), np.zeros(3, dtype=np.uint8)
+    predictions, keys = Predictions(classes, classes), [f"cell{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as pool:
+        [name] = set(pool.map(lambda key: PredictionStore(tmp_path).save(predictions, key, [(1.0, 1.0, 1.0)]), keys))
+    assert all(len(store.curve(name, key)) == 1 for key in keys)

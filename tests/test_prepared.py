@@ -303,12 +303,14 @@ def test_an_entry_that_another_process_evicts_right_after_it_was_written(
     assert np.array_equal(PrepareCache(tmp_path).get("thing", {}, Maker(value=4.0))["table"], np.full(100, 4.0))
 
 
-@pytest.mark.parametrize("damage", ["truncated array", "missing array", "torn description"])
+@pytest.mark.parametrize("damage", ["truncated array", "empty array", "missing array", "torn description"])
 def test_a_damaged_entry_is_computed_again(tmp_path: Path, damage: str) -> None:
     PrepareCache(tmp_path).get("thing", {}, Maker())
     [entry] = list_entries(tmp_path)
     if damage == "truncated array":
         os.truncate(entry.path / "table.npy", 200)
+    elif damage == "empty array":  # what a power cut leaves behind
+        os.truncate(entry.path / "table.npy", 0)
     elif damage == "missing array":
         (entry.path / "table.npy").unlink()
     else:
@@ -318,6 +320,24 @@ def test_a_damaged_entry_is_computed_again(tmp_path: Path, damage: str) -> None:
     assert make.calls == 1 and cache.source == "measured"
     assert np.array_equal(cache.get("thing", {}, make)["table"], np.ones(100))
     assert make.calls == 1  # and now it is whole
+
+
+def test_waiting_for_others_is_told_from_computing(tmp_path: Path) -> None:
+    begun, cache = threading.Event(), PrepareCache(tmp_path)
+
+    def slowly() -> dict[str, np.ndarray]:
+        begun.set()
+        time.sleep(0.3)
+        return {"table": np.ones(3)}
+
+    other = threading.Thread(target=PrepareCache(tmp_path).get, args=("thing", {}, slowly))
+    other.start()
+    begun.wait()
+    cache.get("thing", {}, Maker())
+    other.join()
+    assert cache.waited > 0.2 and cache.reused >= 0.3 and cache.measured == 0
+    cache.get("thing", {}, Maker())
+    assert cache.waited < 2.0  # and hardly any the second time
 
 
 def test_a_folder_that_does_not_exist_yet_has_no_entries(tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import UserError
-from bench.records import STATUSES, answering, answers, memory_used, newest, parse_statuses, wall_seconds
+from bench.records import (
+    STATUSES,
+    answering,
+    answers,
+    memory_used,
+    newest,
+    parse_statuses,
+    preparation_seconds,
+    wall_seconds,
+)
 
 GB = 10**9
 
@@ -142,3 +151,18 @@ def test_statuses_from_the_command_line() -> None:
         parse_statuses("oom,timout")
     with pytest.raises(UserError, match="no status"):
         parse_statuses(" ,")
+
+
+def test_memory_ran_out_for_good_only_where_there_is_no_more_of_it() -> None:
+    out = {"status": "oom", "limits": {"memory": 12 * GB, "time": None}}
+    assert answers(out, None, None, capacity=12 * GB)  # no limit is all that there is
+    assert not answers(out, None, None, capacity=80 * GB)
+    assert answers(out, 8 * GB, None, capacity=80 * GB)
+    unlimited = {"status": "oom", "limits": {"memory": None, "time": None}}  # of an older version
+    assert answers(unlimited, None, None, capacity=80 * GB)
+
+
+def test_preparation_counts_once_whoever_did_it() -> None:
+    phase = {"seconds": 61.0, "waited_seconds": 60.0, "reused_seconds": 58.0}
+    assert preparation_seconds({"phases": {"preprocess": phase}}) == 59.0
+    assert preparation_seconds({"phases": {"preprocess": {"seconds": 7.0}}}) == 7.0

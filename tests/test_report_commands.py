@@ -117,6 +117,9 @@ def test_pack_holds_everything_and_names_nobody(results: Path, tmp_path: Path) -
     for folder in ("frontier/ledger", "pilots/ledger"):
         (results / folder).mkdir(parents=True)
         (results / folder / "one.jsonl").touch()
+    for private in ("frontier/logs/cell.log", "frontier/.claims/cell", "tuning/.claims/study"):
+        (results / private).parent.mkdir(parents=True)
+        (results / private).write_text("/home/somebody")
     code, _ = bench("pack", archive, "--results", results, "--reports", reports)
     assert code == 0
     with tarfile.open(archive) as file:
@@ -127,4 +130,5 @@ def test_pack_holds_everything_and_names_nobody(results: Path, tmp_path: Path) -
     assert {"environments.json", "reports/index.html", "results/frontier/ledger/one.jsonl"} <= members.keys()
     assert "results/pilots/ledger/one.jsonl" not in members  # trainings of two epochs say nothing to a reviewer
     assert sum(name.startswith("results/predictions/") for name in members) == 20
+    assert not any("logs" in name or ".claims" in name for name in members)
     assert all((member.uid, member.uname, member.gname) == (0, "", "") for member in members.values())

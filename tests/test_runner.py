@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from running import ring_dataset, toy_cell
 from toy_models import find
+from tuning_toys import Imagined
 
 from bench.claims import Claims
 from bench.data.splits import draw_split
@@ -206,3 +207,26 @@ def test_workers_go_to_the_device_that_has_the_fewest(stored: dict[str, Stored],
         placed = executor._placed(job, running)
         running.append(type("Running", (), {"job": placed}))
     assert [worker.job.device for worker in running] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+
+
+def test_what_is_done_again_prepares_its_own_arrays(tmp_path: Path) -> None:
+    """Arrays that older code left in the cache would prove nothing of the new code."""
+    stored, shared, executor = ring_dataset(tmp_path), tmp_path / "prepared", Imagined()
+    options = RunOptions(cache_folder=shared, private_arrays=True)
+    run_cells([toy_cell(stored)], stored, options, Ledger(tmp_path), executor, find=find)
+    [job] = executor.jobs
+    assert job.cache_folder is not None and job.cache_folder.parent == shared
+    assert job.cache_folder.name == f".own-{job.cell.key}"
+
+
+def test_memory_that_ran_out_is_recorded_with_what_there_was(tmp_path: Path) -> None:
+    stored = ring_dataset(tmp_path)
+
+    class Full(Imagined):
+        def _outcome(self, job: Any, on_event: Any) -> Outcome:
+            return Outcome(job, "oom", "no more", result={"phases": {}, "capacity": 12 * 10**9})
+
+    for limit, expected in ((None, 12 * 10**9), (8 * 10**9, 8 * 10**9), (64 * 10**9, 12 * 10**9)):
+        options = RunOptions(memory_limit=limit, redo=True)
+        summary = run_cells([toy_cell(stored)], stored, options, Ledger(tmp_path), Full(), find=find)
+        assert [record["limits"]["memory"] for record in summary.records.values()] == [expected]

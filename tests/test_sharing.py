@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from bench import sharing
+from bench.commands.run import Plan, Request, share_machine
 from bench.data.graph import Graph
 from bench.model import Model, Recipe
 from bench.plan import Cell
+from bench.runner import RunOptions
 from bench.sharing import LIBRARIES, UNKNOWN, cells_at_once
 from tests.graphs import make_graph
 from tests.test_display import make_cell
@@ -76,3 +79,24 @@ def test_one_large_graph_is_enough_to_go_one_by_one(monkeypatch: pytest.MonkeyPa
     assert cells_at_once(cells, MODELS, graphs, 4, 100 * GIB) == 1
     monkeypatch.setattr(sharing, "SMALL", 4)
     assert cells_at_once(cells, MODELS, graphs, 4, 100 * GIB) == 3
+
+
+def test_threads_do_not_depend_on_what_is_left_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that is run after a restart, alone, must give the same bytes as beside the others."""
+    monkeypatch.setattr("bench.commands.run.usable_processors", lambda: 4)
+    stored: Any = {"ring": SimpleNamespace(graph=GRAPHS["ring"])}
+    plan = Plan(models=list(MODELS), stored=stored)
+    for count in (1, 3):
+        left = [cell(trial) for trial in range(count)]
+        jobs, options = share_machine(Request(), plan, left, RunOptions(threads=4), ["cpu"])
+        assert (jobs, options.threads) == (count, 1)
+    monkeypatch.setattr(sharing, "SMALL", 2)
+    jobs, options = share_machine(Request(), plan, [cell(0)], RunOptions(), ["cpu"])
+    assert (jobs, options.threads) == (1, 4)
+
+
+def test_gpus_share_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.commands.run.usable_processors", lambda: 16)
+    gpus = [f"cuda:{index}" for index in range(4)]
+    jobs, options = share_machine(Request(), Plan(), [], RunOptions(device=gpus[0], threads=16), gpus)
+    assert (jobs, options.threads) == (4, 4)

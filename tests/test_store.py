@@ -103,7 +103,7 @@ def test_dense_features_stay_dense(tmp_path: Path) -> None:
     assert isinstance(features, np.ndarray) and np.array_equal(features, np.arange(240.0).reshape(60, 4))
 
 
-@pytest.mark.parametrize("damage", ["indices.npy", "graph.json", "folder", "labels"])
+@pytest.mark.parametrize("damage", ["indices.npy", "graph.json", "folder", "labels", "empty indices", "empty labels"])
 def test_a_damaged_or_cleared_store_is_made_again(own: Dataset, tmp_path: Path, damage: str) -> None:
     cache = tmp_path / "cache"
     stored = open_dataset(own, None, cache)
@@ -113,6 +113,10 @@ def test_a_damaged_or_cleared_store_is_made_again(own: Dataset, tmp_path: Path, 
         stored.folder.rmdir()
     elif damage == "labels":
         next((cache / "labels").iterdir()).unlink()
+    elif damage == "empty labels":
+        next((cache / "labels").iterdir()).write_bytes(b"")
+    elif damage == "empty indices":
+        (stored.folder / "indices.npy").write_bytes(b"")
     else:
         (stored.folder / damage).write_bytes((stored.folder / damage).read_bytes()[:100])
     assert same(open_dataset(own, None, cache).graph, own.load(None))

@@ -154,7 +154,7 @@ def test_what_was_measured_with_other_threads_or_elsewhere_is_measured_here(
     cell = toy_cell(stored)
     monkeypatch.setattr(runner, "processor", lambda: "Slow 1")
     monkeypatch.setattr(runner.torch.cuda, "get_device_name", lambda device: {"cuda:1": "Card 3"}[device])
-    runner._machine.cache_clear()
+    runner.this_machine.cache_clear()
     ledger.append({**record(), "key": cell.key, "started": "2026"})
     ledger.refresh()
 
@@ -162,7 +162,7 @@ def test_what_was_measured_with_other_threads_or_elsewhere_is_measured_here(
         return len(pending([cell], ledger, RunOptions(purpose=COST, **options), find)[0])
 
     assert (left(threads=2), left(threads=1), left(threads=2, device="cuda:1")) == (0, 1, 1)
-    runner._machine.cache_clear()
+    runner.this_machine.cache_clear()
 
 
 def test_a_clean_measurement_outlives_a_disturbed_one_and_a_result_both() -> None:

@@ -80,7 +80,7 @@ def test_a_cell_that_two_studies_share_is_run_once() -> None:
     first = ("run", "--datasets", "ring.npz", "--models", "nagphormer", "--trials", "1", "--max-epochs", "1")
     result = bench(*first, "--study", "structural-encoding", "--threads", "1")
     assert result.exit_code == 0, result.output
-    assert "structural_encoding=False" in result.stdout and "structural_encoding=True" in result.stdout
+    assert "structural_encoding=false" in result.stdout and "structural_encoding=true" in result.stdout
     keys = {record["key"] for record in Ledger(Path("results"))}
     assert len(keys) == 2
     # the first readout and full augmentation's "none" are the model as it is, which has just been run

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +21,9 @@ from bench.data.splits import draw_split
 from bench.environment import ROOT, code_version, environment
 from bench.failures import describe_death, describe_failure, requested_size, strip_paths
 from bench.process import see_one_gpu
+from bench.registry import source_hash
 from bench.train import Diverged
-from bench.worker import Job
+from bench.worker import Job, _import_model
 
 GB = 10**9
 
@@ -221,3 +225,20 @@ def test_the_environment_names_versions_but_no_place(tmp_path: Path) -> None:
     assert set(found) == libraries | {"python", "processor", "gpu", "threads", "device", "code", "load_average"}
     assert str(ROOT) not in str(found)
     assert code_version(tmp_path).startswith("version ")  # no repository: the package's own version
+
+
+def test_a_file_that_was_edited_during_the_run_is_not_recorded_under_its_old_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "edited_meanwhile.py").write_text("class Own:\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job: Any = SimpleNamespace(
+        module="edited_meanwhile", class_name="Own", source="of the version before", cell=SimpleNamespace(model="own")
+    )
+    with pytest.raises(RuntimeError, match="the file of own was changed during the run; run again"):
+        _import_model(job)
+    known = _import_model(job)  # what was imported before the run began is what the hash is of
+    assert known.__name__ == "Own"
+    job.source = source_hash(known)
+    monkeypatch.delitem(sys.modules, "edited_meanwhile")
+    assert _import_model(job).__name__ == "Own"

@@ -16,14 +16,14 @@ from rich.console import Console
 from bench.commands.cache import cache_in_use
 from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
 from bench.console import say, show_table
-from bench.environment import processor
+from bench.devices import capacity_of, resolve_devices
 from bench.errors import EXIT_FAILED_CELLS, UserError
 from bench.executors.local import LocalExecutor
 from bench.ledger import FRONTIER, Ledger, check_writable
 from bench.plan import Cell, capped
-from bench.records import DIVERGED, OK, OOM, Record, memory_used
+from bench.records import DIVERGED, OK, OOM, Record, machine_of, memory_used
 from bench.registry import find_model, source_hash
-from bench.runner import RunOptions, run_cells
+from bench.runner import RunOptions, run_cells, this_machine
 from bench.sharing import expected_memory
 from bench.sizes import format_size, parse_size
 from bench.summary import describe_settings
@@ -78,7 +78,7 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
     """Find and show the frontier of every model and dataset that was asked for."""
     if not 0.01 <= precision <= 1:
         raise UserError(f"--precision is a share between 0.01 and 1, such as 0.05, not {precision}")
-    most = int(SHARE * psutil.virtual_memory().available) if up_to is None else parse_size(up_to)
+    most = _most_that_is_free(resolve_devices(request.device)[0]) if up_to is None else parse_size(up_to)
     if most <= FLOOR:
         raise UserError(f"--up-to {up_to} is less than anything needs; write for example 16GB")
     console, errors = Console(), Console(stderr=True)
@@ -95,6 +95,10 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
     _show(console, plan, found)
     code = exit_code(plan, {})
     return code or (EXIT_FAILED_CELLS if any(not result.complete for _, result in found) else code)
+
+
+def _most_that_is_free(device: str) -> int:
+    return int(SHARE * (psutil.virtual_memory().available if device == "cpu" else capacity_of(device)))
 
 
 def long_enough(cell: Cell) -> Cell:
@@ -118,7 +122,7 @@ class Search:
     def probe(self, plan: Plan, cell: Cell, budget: int) -> Record:
         """What came of the cell within this budget."""
         source, device = source_hash(find_model(cell.model)), self.options.device
-        earlier = known(self.ledger.of(cell.key), budget, source, self.options.threads, device, processor())
+        earlier = known(self.ledger.of(cell.key), budget, source, this_machine(device, self.options.threads))
         if earlier is not None:
             return earlier
         check_writable(self.results, "predictions", "logs")
@@ -152,9 +156,7 @@ def private_cache(shared: Path | None) -> Iterator[Path | None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def known(
-    records: Sequence[Record], budget: int, source: str, threads: int, device: str, processor: str
-) -> Record | None:
+def known(records: Sequence[Record], budget: int, source: str, machine: str) -> Record | None:
     """An earlier run of this source on such a machine that fitted into no more, or ran out of memory with no less.
 
     Libraries choose their kernels, and so their workspace, by the processor. What a run without limits was seen to use
@@ -162,10 +164,8 @@ def known(
     had prepared its arrays.
     """
     for record in records:
-        place, limit = record["environment"], record["limits"]["memory"]
-        kind, wanted = str(place["device"]).partition(":")[0], device.partition(":")[0]
-        here = (place["threads"], kind, place["processor"]) == (threads, wanted, processor)
-        if record["source"] != source or not here or limit is None:
+        limit = record["limits"]["memory"]
+        if record["source"] != source or machine_of(record) != machine or limit is None:
             continue
         alone = record["phases"].get("preprocess", {}).get("source", MEASURED) == MEASURED
         if (record["status"] in FITS and alone and limit <= budget) or (record["status"] == OOM and limit >= budget):

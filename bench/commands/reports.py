@@ -21,7 +21,7 @@ from bench.model import Model
 from bench.registry import find_model
 from bench.report.build import DRAWN_BY, Report, build_report
 from bench.report.comparisons import PairedComparison, probability_of_outperforming
-from bench.report.entries import brackets
+from bench.report.entries import SEALED, brackets
 from bench.report.evidence import Evidence, Trials
 from bench.report.findings import Setting, compare_pairs, paired, split_sizes
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal
@@ -128,6 +128,8 @@ def compare(first: str, second: str, names: str, results: Path, mode: str) -> in
         console, ["dataset", first, second, "difference", "95 % interval", "p", "P(first better)", "verdict"], rows
     )
     say(console, f"Splits: {mode}; trials are paired by their seeds. Below {MINIMUM_TRIALS} pairs nothing is decided.")
+    if mode == "sealed":
+        say(console, SEALED)
     return EXIT_OK
 
 
@@ -192,8 +194,14 @@ def pack(results: Path, reports: Path, archive: Path) -> int:
 
 
 def _files(folder: Path, parts: tuple[str, ...]) -> list[tuple[str, Path]]:
+    """Name and path of every file; logs (they name folders and users) and what begins with a dot stay here."""
     found = [path for part in parts for path in (folder / part).rglob("*") if path.is_file()]
-    return [(path.relative_to(folder).as_posix(), path) for path in found if not path.name.startswith(".")]
+    inside = [(path.relative_to(folder), path) for path in found]
+    return [
+        (name.as_posix(), path)
+        for name, path in inside
+        if "logs" not in name.parts and not any(part.startswith(".") for part in name.parts)
+    ]
 
 
 def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:

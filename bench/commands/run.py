@@ -44,7 +44,7 @@ from bench.registry import resolve_models, scan, source_hash
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
-from bench.sharing import cells_at_once
+from bench.sharing import are_small, cells_at_once
 from bench.sizes import format_duration, format_size, parse_duration, parse_size
 from bench.staleness import Sources
 from bench.studies import COST, Study, find_study
@@ -147,6 +147,7 @@ def make_options(request: Request) -> RunOptions:
         retry=frozenset() if request.retry is None else parse_statuses(request.retry),
         stale=request.stale,
         redo=request.redo,
+        private_arrays=request.stale or request.redo,
         threads=request.threads or max(1, usable_processors() // (request.jobs or 1)),
         device=resolve_devices(request.device)[0],
         cache_folder=cache_root() / "prepared",
@@ -159,12 +160,15 @@ def share_machine(
     """How many cells run at the same time, and the options with their threads; what was typed holds."""
     if request.jobs is not None or request.threads is not None or plan.purpose == COST:
         return request.jobs or 1, options
+    processors = usable_processors()
     if options.device != "cpu":
-        return len(devices), options
+        return len(devices), replace(options, threads=max(1, processors // len(devices)))
     graphs = {name: stored.graph for name, stored in plan.stored.items()}
-    memory = psutil.virtual_memory().available
-    jobs = cells_at_once(todo, plan.models, graphs, usable_processors(), memory, options.memory_limit)
-    return jobs, replace(options, threads=max(1, usable_processors() // jobs))
+    if not are_small(graphs.values()):
+        return 1, replace(options, threads=processors)
+    # One thread each, however many cells are left and whatever memory is free: threads change the last bits of a sum.
+    jobs = cells_at_once(todo, plan.models, graphs, processors, psutil.virtual_memory().available, options.memory_limit)
+    return jobs, replace(options, threads=1)
 
 
 # -- what was asked for ---------------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ def _columns(request: Request, study: Study | None) -> list[tuple[type[Model], D
     if study is not None:
         found = study.combinations(request.datasets or study.everywhere, request.models, request.split_ratio)
         return [(model, dataset, variant.settings) for model, dataset, variant in found]
-    models = resolve_models(request.models or "all")
+    models = resolve_models("all" if request.models is None else request.models)
     return [
         (model, dataset, {}) for dataset in resolve(request.datasets or "", request.split_ratio) for model in models
     ]
@@ -331,7 +335,7 @@ def expect(plan: Plan, todo: Sequence[Cell], forecaster: Forecaster, errors: Con
 def find_room_for(options: RunOptions) -> Room:
     """Where cells with these options keep their prepared arrays."""
     assert options.cache_folder is not None
-    return find_room(options.cache_folder, options.cache_limit, options.purpose == COST)
+    return find_room(options.cache_folder, options.cache_limit, options.prepares_alone)
 
 
 # -- what is shown --------------------------------------------------------------------------------------------------

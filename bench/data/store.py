@@ -83,7 +83,7 @@ def find_stored(dataset: Dataset, root: Path | None, cache: Path) -> Stored | No
         folder = cache / "graphs" / known["folder"]
         graph, counts = _open(folder)
         labels = np.load(_labels_path(cache, graph.fingerprint), allow_pickle=False)
-    except (OSError, ValueError, KeyError, BadData):
+    except (OSError, EOFError, ValueError, KeyError, BadData):
         return None  # never written, cleared, or written by another version: the raw files are read again
     return Stored(graph.with_labels(labels), folder, counts)
 
@@ -126,7 +126,7 @@ def _open(folder: Path) -> tuple[Graph, Counts]:
         else:
             features = _map(folder / "features.npy")
         indptr, indices = _map(folder / "indptr.npy"), _map(folder / "indices.npy")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise BadData(f"the stored graph {folder.name} cannot be opened: {error}") from error
     unknown = np.full(counts.nodes, UNKNOWN_LABEL, dtype=np.int64)
     return Graph(facts["name"], indptr, indices, features, unknown, counts.classes, facts["fingerprint"]), counts

@@ -161,7 +161,10 @@ class _Worker:
         return f"{what} during {self._phase}{self._progress}" if self._phase else f"{what} before the first phase"
 
     def interrupt(self) -> Outcome:
-        self._verdict = (INTERRUPTED, self._at("interrupted"))
+        """End it now; what it has just told still counts."""
+        self.look()
+        if not self._decided:
+            self._verdict = (INTERRUPTED, self._at("interrupted"))
         return self.outcome()
 
     def outcome(self) -> Outcome:

@@ -16,6 +16,7 @@ from bench.records import (
     machine_of,
     memory_used,
     peak,
+    preparation_seconds,
     prepared_bytes,
     seconds_per_epoch,
     seconds_per_thousand_nodes,
@@ -35,7 +36,7 @@ PAPER_MEMORY, PAPER_SECONDS = "paper: GPU MB", "paper: s"
 AT_MOST = "≤ "
 BOUNDS = {(False, False): "", (True, False): AT_MOST, (False, True): "≥ ", (True, True): "~ "}  # by both sides
 COSTS: dict[str, Callable[[Record], float | None]] = {  # of whole trainings
-    "preprocess s": lambda record: _preprocess(record),
+    "preprocess s": preparation_seconds,
     "train s": lambda record: record["phases"]["train"]["seconds"],
     "s per epoch": seconds_per_epoch,
     "infer s": lambda record: record["phases"]["infer"]["seconds"],
@@ -49,7 +50,7 @@ MEASURED: dict[str, Callable[[Record], float | None]] = {  # of a fixed number o
     "s per epoch": COSTS["s per epoch"],
     "infer s per 1,000 nodes": COSTS["per 1,000 nodes"],
     TRAIN_AND_INFER: lambda record: _train_and_infer(record),
-    PIPELINE: lambda record: None if (rest := _train_and_infer(record)) is None else _preprocess(record) + rest,
+    PIPELINE: lambda record: None if (rest := _train_and_infer(record)) is None else preparation_seconds(record) + rest,
     MEMORY_BEFORE: lambda record: megabytes(memory_used(record, ("preprocess",))),
     MEMORY_LATER: lambda record: megabytes(memory_used(record, ("train", "infer"))),
     # beside what is reserved, which is what the columns before have on a GPU
@@ -62,12 +63,6 @@ MEASURED: dict[str, Callable[[Record], float | None]] = {  # of a fixed number o
 RATIOS = {"time": (TRAIN_AND_INFER, "seconds"), "memory": (MEMORY_LATER, "memory_mb"), "whole pipeline": (PIPELINE, "")}
 CLEAN = "no"
 DISTURBED = {True: "yes", False: CLEAN, None: "unknown"}
-
-
-def _preprocess(record: Record) -> float:
-    """As measured; where arrays were reused, with the time that somebody had spent on them."""
-    phase = record["phases"]["preprocess"]
-    return float(phase["seconds"] + (phase.get("reused_seconds") or 0.0))
 
 
 def _train_and_infer(record: Record) -> float | None:

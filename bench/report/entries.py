@@ -12,6 +12,10 @@ from bench.report.statistics import Interval, Refusal, SplitSizes, summarise, su
 from bench.report.table import Entry
 
 MISSING, NO_SETTINGS = "–", "†"
+SEALED = (
+    "Sealed: all trials are judged on the same fifth of the nodes, so spreads, intervals and tests speak of these test "
+    "nodes only; on other ones a difference may be smaller than its interval allows."
+)
 
 
 def accuracy_entry(
@@ -93,6 +97,8 @@ def setting_lines(findings: Findings, shown: Iterable[Trials], study: str = "", 
         f"Splits: {setting.mode}. Settings: {setting.lane}, nothing set by hand but what a row names; the table of "
         "models says where they come from."
     ]
+    if setting.mode == "sealed":
+        lines.append(SEALED)
     without = [trials for trials in shown if trials.good and trials.lane == "default" != setting.lane]
     if without and marked:
         lines.append(f"{NO_SETTINGS}: the model has no {setting.lane} settings for this graph; its defaults.")

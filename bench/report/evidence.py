@@ -64,8 +64,8 @@ class Trials:
 
     @property
     def failures(self) -> Counter[str]:
-        """Outcomes other than a result; a cell that somebody stopped has none yet."""
-        return Counter(record["status"] for record in self.records if record["status"] not in (OK, INTERRUPTED))
+        """Outcomes other than a result."""
+        return Counter(record["status"] for record in self.records if record["status"] != OK)
 
     @property
     def capped(self) -> int:
@@ -162,7 +162,9 @@ class Evidence:
         lane: str = "author",
         study: Study | None = None,
     ) -> Trials:
-        """The trials that were run with these settings; with a cap only where none was run without.
+        """The trials that were run with these settings; with a cap only where none was finished without.
+
+        A cell that somebody stopped has no outcome and is not among them.
 
         Where the study has a purpose of its own, those that were made for it; otherwise those made for accuracy.
         """
@@ -172,9 +174,11 @@ class Evidence:
         resolved = resolve_settings(model, dataset.settings_name, lane, settings, tuned=tuned)
         rule, config = rule_for(dataset.split_rule, mode), _without_cap(resolved.values)
         work = (model.name, dataset.name, rule, config, purpose)
-        found = [record for record in self._by_work.get(work, ()) if _of_mode(record, mode)]
+        outcomes = (record for record in self._by_work.get(work, ()) if record["status"] != INTERRUPTED)
         wanted = resolved.config.max_epochs
-        length = max((n for record in found if (n := record["config"]["max_epochs"]) <= wanted), default=wanted)
+        found = [r for r in outcomes if _of_mode(r, mode) and r["config"]["max_epochs"] <= wanted]
+        finished = [record for record in found if record["status"] == OK]
+        length = max((record["config"]["max_epochs"] for record in finished or found), default=wanted)
         found = [record for record in found if record["config"]["max_epochs"] == length]
         return Trials(
             model.name,

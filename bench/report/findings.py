@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +52,12 @@ class Findings:
         """What is known about a column of cells; None where the study has no such cells."""
         return self._trials.get((study, model, dataset, variant))
 
+    def of_model(self, study: str, model: str, dataset: str) -> Trials:
+        """The model as it is: as the study has it or, where the study leaves it out, by itself."""
+        known = self.trials(study, model, dataset)
+        mode, lane = self.setting.mode, self.setting.lane
+        return known or self.evidence.trials(models()[model], datasets()[dataset], mode=mode, lane=lane)
+
     def of_study(self, study: str, dataset: str | None = None) -> list[Trials]:
         return [
             trials for (name, _, place, _), trials in self._trials.items() if name == study and dataset in (None, place)
@@ -88,10 +94,14 @@ class Findings:
 
     @cached_property
     def pooled(self) -> dict[str, Pooled]:
-        """Dataset -> the spread over trials, pooled over the models of the accuracy studies."""
+        """Dataset -> the spread over fresh trials, pooled over the models of the accuracy studies.
+
+        Fresh ones whatever the report is about: where all trials share a test set, no spread has its luck in it.
+        """
+        fresh = self if self.setting.mode == "fresh" else Findings(self.evidence, replace(self.setting, mode="fresh"))
         by_dataset: dict[str, list[Trials]] = {}
         for study in ACCURACY_STUDIES:
-            for trials in self.of_study(study):
+            for trials in fresh.of_study(study):
                 by_dataset.setdefault(trials.dataset, []).append(trials)
         found = {}
         for dataset, several in by_dataset.items():

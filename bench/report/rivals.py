@@ -141,7 +141,8 @@ def across_table(findings: Findings, ranked: Ranking) -> Table:
         f"{model_title(first)} minus the model named, in points of test accuracy, paired by seeds; a mean gives every "
         "dataset the same weight. These graphs: trials are resampled inside each dataset (stratified bootstrap, 95 %). "
         "Graphs like these: datasets are resampled first (hierarchical bootstrap). Middle half: interquartile mean of "
-        "all differences. P(better): that a trial of the one beats a trial of the other.",
+        "the differences, of each dataset the first as many as all have. P(better): that a trial of the one beats a "
+        "trial of the other.",
         "A dataset counts where both have two trials or more; two datasets are needed. What failed is named and never "
         "averaged away.",
         *([ranked.why_not.capitalize() + "."] if ranked.why_not else []),
@@ -189,7 +190,7 @@ def _across_row(findings: Findings, first: str, name: str, ranked: Ranking) -> t
                 keys += [*control_trials.keys, *trials.keys]
             elif not trials.good:
                 failed.append((trials, f"{dataset_title(trials.dataset)} ({', '.join(trials.failures)})"))
-    if not pairs and not failed:
+    if not pairs and not failed and not _rank(ranked, name).text:
         return None
     where = Entry(str(len(pairs)), tuple(keys), note=", ".join(dataset_title(dataset) for dataset, *_ in pairs))
     gone = Entry(", ".join(text for _, text in failed), tuple(key for trials, _ in failed for key in trials.keys))

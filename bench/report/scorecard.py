@@ -42,7 +42,7 @@ class Score:
             return self.result.verdict
         if self.trials.good:
             return "ran here"  # the paper has OOM
-        return "failed" if self.trials.records else "not run"
+        return "failed" if self.trials.failures else "not run"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -86,11 +86,12 @@ def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
         tuple(rows),
         (
             f"{len(found)} published accuracies: {totals(found)}.",
-            "Verdict: two one-sided 5 % tests against the bound, max(0.5 points, twice the spread over trials, pooled "
-            f"over the models of the dataset); undecided below {MINIMUM_TRIALS} trials or where the interval crosses a "
-            "bound. The paper's numbers are taken as means of ten trials; where it prints no spread (Tables 4 and 5), "
-            "ours is taken for it. Its spread is most likely over initialisations of one split only. Reproduced means "
-            "within the bound, not equal: the bound can be wider than what lies between two models of the paper.",
+            "Verdict: two one-sided 5 % tests against the bound, max(0.5 points, twice the spread over fresh trials, "
+            f"pooled over the models of the dataset); undecided below {MINIMUM_TRIALS} trials or where the interval "
+            "crosses a bound. The paper's numbers are taken as means of ten trials; where it prints no spread (Tables "
+            "4 and 5), ours is taken for it. Its spread is most likely over initialisations of one split only. "
+            "Reproduced means within the bound, not equal: the bound can be wider than what lies between two models of "
+            "the paper.",
             *setting_lines(findings, (score.trials for score in found)),
         ),
     )

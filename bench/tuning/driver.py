@@ -11,7 +11,19 @@ from bench.errors import UserError
 from bench.executors import EndCell, Event
 from bench.plan import Cell
 from bench.predictions import PredictionStore
-from bench.records import DIVERGED, ERROR, INTERRUPTED, OK, OOM, PRUNED, TIMEOUT, UNSUPPORTED, Record, wall_seconds
+from bench.records import (
+    DIVERGED,
+    ERROR,
+    INTERRUPTED,
+    OK,
+    OOM,
+    PRUNED,
+    TIMEOUT,
+    UNSUPPORTED,
+    Record,
+    preparation_seconds,
+    wall_seconds,
+)
 from bench.tuning.choosing import outcomes
 from bench.tuning.pruning import LOST, Judge, most_evaluations
 from bench.tuning.search import Search
@@ -162,7 +174,4 @@ def failed_outright(trial: Trial) -> bool:
 
 def training_cost(record: Record) -> float:
     """Seconds of preparing and training, as if nothing had been found in the cache."""
-    preprocess = record["phases"]["preprocess"]
-    return float(
-        preprocess["seconds"] + (preprocess.get("reused_seconds") or 0.0) + record["phases"]["train"]["seconds"]
-    )
+    return preparation_seconds(record) + float(record["phases"]["train"]["seconds"])

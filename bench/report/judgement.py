@@ -1,0 +1,95 @@
+"""Claims and verdicts: what one check says, and what becomes of a claim that several speak for."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.data.catalogue import datasets
+from bench.paper import Claim
+from bench.registry import models
+from bench.report.statistics import ALPHA
+
+HOLDS, FAILS, UNDECIDED, NOT_RUN, NO_NUMBERS = "holds", "fails", "undecided", "not run", "no numbers"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim on one dataset."""
+
+    dataset: str
+    verdict: str
+    effect: str = ""
+    keys: tuple[str, ...] = ()
+    margin: float = math.inf  # how far in the claim's favour, where that is a difference
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What becomes of a claim."""
+
+    verdict: str
+    checks: tuple[Check, ...]
+
+    @property
+    def text(self) -> str:
+        counts = Counter(check.verdict for check in self.checks)
+        if len(self.checks) < 2:
+            return self.verdict
+        return f"{self.verdict} ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
+
+    @property
+    def deciding(self) -> str:
+        """The check that the verdict hangs on: of those that say so, the one with the least in the claim's favour."""
+        deciding = [check for check in self.checks if check.verdict == self.verdict and check.effect]
+        if not deciding or self.verdict in (NOT_RUN, NO_NUMBERS):
+            return ""
+        check = min(deciding, key=lambda check: check.margin)
+        contrary = [title(other.dataset) for other in self.checks if {other.verdict, self.verdict} == {HOLDS, FAILS}]
+        against = f"; not on {', '.join(contrary)}" if contrary and self.verdict == HOLDS else ""
+        return f"{title(check.dataset)}: {check.effect}{against}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(key for check in self.checks for key in check.keys))
+
+    @property
+    def note(self) -> str:
+        return "\n".join(f"{title(check.dataset)}: {check.verdict} {check.effect}".rstrip() for check in self.checks)
+
+
+def judge(claim: Claim, checks: Sequence[Check]) -> Judgement:
+    """All (or most) must hold; what has not been run leaves a claim undecided unless something fails already."""
+    counts = Counter(check.verdict for check in checks)
+    total = len(checks)
+    if not total or counts[NO_NUMBERS] == total:
+        verdict = NO_NUMBERS
+    elif counts[NOT_RUN] == total:
+        verdict = NOT_RUN
+    elif claim.holds_on == "most":
+        verdict = HOLDS if 2 * counts[HOLDS] > total else FAILS if 2 * counts[FAILS] >= total else UNDECIDED
+    else:
+        verdict = FAILS if counts[FAILS] else HOLDS if counts[HOLDS] == total else UNDECIDED
+    return Judgement(verdict, tuple(checks))
+
+
+def weakest(dataset: str, checks: Sequence[Check]) -> Check:
+    """One check for "above every one of them": its weakest link, and the records of all."""
+    if not checks:
+        return Check(dataset, NOT_RUN)
+    order = (FAILS, NOT_RUN, UNDECIDED, NO_NUMBERS, HOLDS)
+    weakest = min(checks, key=lambda check: (order.index(check.verdict), check.margin))
+    return replace(weakest, dataset=dataset, keys=tuple(dict.fromkeys(k for check in checks for k in check.keys)))
+
+
+def significant(difference: float, p: float) -> str:
+    if p >= ALPHA:
+        return UNDECIDED
+    return HOLDS if difference > 0 else FAILS
+
+
+def title(model: str, variant: str = "") -> str:
+    title = models()[model].title if model in models() else datasets()[model].title if model in datasets() else model
+    return f"{title} {variant}".strip()
