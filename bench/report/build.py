@@ -101,7 +101,9 @@ def _count(evidence: Evidence, tables: Sequence[Table]) -> str:
     shown = {key for item in numbers for key in item.keys}
     cells = {record["key"] for record in evidence.records}
     unused = len(cells) - len({record["key"] for record in evidence.records if address(record) in shown})
-    lead = f"{len(cells)} cells in the ledger ({parts or 'none yet'}). A number opens the records behind it."
+    measured = len(evidence.records) - len(cells)  # of the same cells, on other machines or for their cost alone
+    more = f", {measured} of them measured once more" if measured else ""
+    lead = f"{len(cells)} cells in the ledger{more} ({parts or 'none yet'}). A number opens the records behind it."
     return lead + f" {unused} cells are behind none: other splits, settings or graphs, or tuning." if unused else lead
 
 
