@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import time
 import warnings
@@ -17,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+import psutil
 
 from bench.sizes import format_size
 
@@ -191,6 +193,19 @@ def _remove_abandoned(folder: Path) -> None:
         with contextlib.suppress(OSError):  # its writer has just renamed it
             if time.time() - draft.stat().st_mtime > 86_400:
                 shutil.rmtree(draft, ignore_errors=True)
+
+
+def private_folder(shared: Path) -> Path:
+    """Below a shared cache, where this process keeps what nobody else may find; whoever asks removes it in the end.
+
+    What processes of this machine that were killed have left behind goes first.
+    """
+    host = hashlib.sha256(platform.node().encode()).hexdigest()[:8]  # several machines may share a home folder
+    for left in shared.glob(f".own-{host}-*"):
+        process = int(left.name.rpartition("-")[2])
+        if process == os.getpid() or not psutil.pid_exists(process):
+            shutil.rmtree(left, ignore_errors=True)
+    return shared / f".own-{host}-{os.getpid()}"
 
 
 def _free_bytes(folder: Path) -> int:

@@ -36,6 +36,7 @@ from bench.ledger import Ledger, check_writable
 from bench.model import Model
 from bench.plan import Cell
 from bench.predictions import Predictions, PredictionStore
+from bench.prepared import private_folder
 from bench.recording import make_record
 from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, answering, machine_of, phase_seconds, under_load
 from bench.registry import find_model, source_hash
@@ -190,6 +191,8 @@ class _Run:
         self._begun: dict[str, float] = {}
         self._appeared: dict[str, list[Record]] = {}  # records that were not there when the run was planned
         self._predictions = PredictionStore(ledger.results)
+        shared = options.cache_folder
+        self._own = private_folder(shared) if shared is not None and options.prepares_alone else None
         # asked now, not when the first record is written: by then somebody may have edited a file
         self._source = {name: source_hash(find(name)) for name in models}
         code_version()
@@ -327,20 +330,14 @@ class _Run:
 
     def _cache_folder(self, cell: Cell) -> Path | None:
         """Where the cell finds prepared arrays, or keeps those that it needs for itself."""
-        folder = self.options.cache_folder
-        if folder is None or not self.options.prepares_alone:
-            return folder
-        own = folder / f".own-{cell.key}"
-        if own.exists():  # an earlier attempt was killed
-            shutil.rmtree(own)
-        return own
+        return self.options.cache_folder if self._own is None else self._own / cell.key
 
     def finish(self, outcome: Outcome) -> None:
         """Score, store and record what came of a job, then let go of its cell."""
         assert outcome.job is not None
         self._keep(outcome.job.cell, outcome)
-        if self.options.prepares_alone and outcome.job.cache_folder is not None:
-            shutil.rmtree(outcome.job.cache_folder, ignore_errors=True)
+        if self._own is not None:
+            shutil.rmtree(self._own / outcome.job.cell.key, ignore_errors=True)
         self._release(outcome.job.cell)
 
     def _keep(self, cell: Cell, outcome: Outcome) -> None:
@@ -372,6 +369,8 @@ class _Run:
 
     def release_all(self) -> None:
         self._end_turn()
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
         for claim in self._held.values():
             claim.release()
         self._held.clear()

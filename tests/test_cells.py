@@ -191,6 +191,11 @@ def test_the_same_cell_gives_the_same_bytes_whatever_is_cached(stored: dict[str,
     sources = [record["phases"]["preprocess"]["source"] for record in (first, again, fresh, reused)]
     assert sources == ["measured", "measured", "measured", "reused"]
     assert len({record["predictions"] for record in (first, again, fresh, reused)}) == 1
+    curves = [
+        PredictionStore(tmp_path / place).curve(record["predictions"], cell.key).tolist()
+        for place, record in (("a", first), ("b", fresh), ("c", reused))
+    ]
+    assert curves[0] == curves[1] == curves[2]  # losses tell more than 24 classes, which may agree by luck
     other = toy_cell(stored, trial=1)
     assert run([other], stored, tmp_path / "a").records[other.key]["predictions"] != first["predictions"]
 

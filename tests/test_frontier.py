@@ -15,6 +15,7 @@ from bench.cli import app
 from bench.commands.frontier import FLOOR, Search, find_frontier, known, long_enough
 from bench.ledger import Ledger
 from bench.plan import Cell
+from bench.prepared import private_folder
 from bench.records import Record
 
 MOST = 16 * 10**9
@@ -214,7 +215,11 @@ def test_a_search_that_breaks_off_says_why_and_fails(monkeypatch: pytest.MonkeyP
 def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
     Path("hungry.py").write_text(HUNGRY)
     nobody = next(number for number in range(4_000_000, 5_000_000) if not psutil.pid_exists(number))
-    left = Path("cache/prepared") / f".frontier-{nobody}" / "sum-of-a-search-that-was-killed"
+    left = (
+        Path("cache/prepared")
+        / f"{private_folder(Path()).name.rpartition('-')[0]}-{nobody}"
+        / "sum-of-a-search-that-was-killed"
+    )
     left.mkdir(parents=True)
     asked = ("frontier", "--plugin", "hungry", "--model", "hungry", "--threads", "1", "--precision", "0.3")
     result = bench(*asked, "--up-to", "2GB")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from bench.prepared import Arrays, PrepareCache, as_tensor, list_entries
+from bench.prepared import Arrays, PrepareCache, as_tensor, list_entries, private_folder
 
 
 class Maker:
@@ -322,22 +324,44 @@ def test_a_damaged_entry_is_computed_again(tmp_path: Path, damage: str) -> None:
     assert make.calls == 1  # and now it is whole
 
 
-def test_waiting_for_others_is_told_from_computing(tmp_path: Path) -> None:
-    begun, cache = threading.Event(), PrepareCache(tmp_path)
+def test_waiting_for_others_is_told_from_computing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that only moves while a lock is waited for (7 s) and while something is computed (5 s)."""
+    now, lock = [0.0], fcntl.flock
 
-    def slowly() -> dict[str, np.ndarray]:
-        begun.set()
-        time.sleep(0.3)
+    def wait(handle: Any, operation: int) -> None:
+        now[0] += 7
+        lock(handle, operation)
+
+    def compute() -> Arrays:
+        now[0] += 5
         return {"table": np.ones(3)}
 
-    other = threading.Thread(target=PrepareCache(tmp_path).get, args=("thing", {}, slowly))
-    other.start()
-    begun.wait()
-    cache.get("thing", {}, Maker())
-    other.join()
-    assert cache.waited > 0.2 and cache.reused >= 0.3 and cache.measured == 0
-    cache.get("thing", {}, Maker())
-    assert cache.waited < 2.0  # and hardly any the second time
+    monkeypatch.setattr("bench.prepared.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(fcntl, "flock", wait)
+    first, second = PrepareCache(tmp_path), PrepareCache(tmp_path)
+    for cache in (first, second):
+        cache.get("thing", {}, compute)
+    assert (first.waited, first.measured, first.reused) == (7, 5, 0)
+    assert (second.waited, second.measured, second.reused) == (7, 0, 5)
+
+
+def test_only_drafts_that_are_a_day_old_are_nobodys(tmp_path: Path) -> None:
+    for name, age in ((".thing-young", 80_000), (".thing-old", 90_000)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.npy").write_bytes(b"half")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    PrepareCache(tmp_path).get("thing", {}, Maker())
+    assert [name for name in visible(tmp_path) if name.startswith(".")] == [".thing-young"]
+
+
+def test_the_private_folders_of_the_dead_are_removed_and_no_others(tmp_path: Path) -> None:
+    own = private_folder(tmp_path)
+    here, _, number = own.name.rpartition("-")
+    assert number == str(os.getpid()) and own.parent == tmp_path
+    dead, alive, elsewhere = f"{here}-{2**22 + 1}", f"{here}-{os.getppid()}", f".own-elsewhere-{2**22 + 1}"
+    for name in (dead, alive, elsewhere, own.name):  # ours: an earlier process had the same number
+        (tmp_path / name / "cell").mkdir(parents=True)
+    assert private_folder(tmp_path) == own and visible(tmp_path) == sorted([alive, elsewhere])
 
 
 def test_a_folder_that_does_not_exist_yet_has_no_entries(tmp_path: Path) -> None:

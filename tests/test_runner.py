@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from running import ring_dataset, toy_cell
+from running import Pretender, ring_dataset, toy_cell
 from toy_models import find
 from tuning_toys import Imagined
 
 from bench.claims import Claims
+from bench.data.graph import UNKNOWN_LABEL
 from bench.data.splits import draw_split
 from bench.data.store import Stored
 from bench.errors import UserError
@@ -22,6 +23,7 @@ from bench.executors import Event, Outcome
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.plan import Cell
+from bench.prepared import private_folder
 from bench.runner import RunOptions, Summary, pending, run_cells
 from bench.worker import Job
 
@@ -31,34 +33,6 @@ RULE = "uniform-60/20/20"
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Stored]:
     return ring_dataset(tmp_path_factory.mktemp("data"))
-
-
-class Pretender:
-    """Claims success for every job at once; `before` is called ahead of each look for a job."""
-
-    def __init__(self, before: Callable[[], None] = lambda: None, status: str = "ok") -> None:
-        self.before, self.status = before, status
-        self.asked, self.turned_away = 0, 0
-
-    def run(
-        self, jobs: Iterator[Job | None], on_event: Callable[[Event], None], stopped: Callable[[], bool]
-    ) -> Iterator[Outcome]:
-        while not stopped():
-            self.before()
-            try:
-                job = next(jobs)
-            except StopIteration:
-                return
-            self.asked += 1
-            if job is None:
-                self.turned_away += 1
-            else:
-                yield Outcome(job, self.status, "", result=self.result(job))
-
-    def result(self, job: Job) -> dict[str, Any]:
-        training = {"epochs": 5, "stopped_by": "max_epochs", "curve": [(1.0, 1.0, 0.5)]}
-        ones = {name: np.ones(len(getattr(job.split, name)), np.uint8) for name in ("val", "test")}
-        return {"phases": {}, "training": training, **ones}
 
 
 def pretend(
@@ -215,8 +189,16 @@ def test_what_is_done_again_prepares_its_own_arrays(tmp_path: Path) -> None:
     options = RunOptions(cache_folder=shared, private_arrays=True)
     run_cells([toy_cell(stored)], stored, options, Ledger(tmp_path), executor, find=find)
     [job] = executor.jobs
-    assert job.cache_folder is not None and job.cache_folder.parent == shared
-    assert job.cache_folder.name == f".own-{job.cell.key}"
+    assert job.cache_folder == private_folder(shared) / job.cell.key
+
+
+def test_a_job_carries_no_label_of_a_test_node(tmp_path: Path) -> None:
+    stored, executor = ring_dataset(tmp_path), Imagined()
+    run_cells([toy_cell(stored)], stored, RunOptions(), Ledger(tmp_path), executor, find=find)
+    [job] = executor.jobs
+    known = np.concatenate([job.split.train, job.split.val])
+    assert len(known) == 48 and np.array_equal(job.labels[known], known % 3)  # the ring's classes go round
+    assert len(job.split.test) == 12 and (job.labels[job.split.test] == UNKNOWN_LABEL).all()
 
 
 def test_memory_that_ran_out_is_recorded_with_what_there_was(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.data.splits import draw_split, rule_for, seeds_for, uniform_rule
+from bench.data.splits import draw_split, rule_for, sealed_nodes, seeds_for, uniform_rule
 from bench.errors import UserError
 
 RULES = ("uniform-60/20/20", "uniform-50/25/25", "uniform-10/2.5/87.5", "per-class-20/30", "total-20/30")
@@ -124,6 +126,22 @@ def test_a_known_split_never_changes() -> None:
     split = draw_split("uniform-60/20/20", np.zeros(10, dtype=np.int64), 2, 0)
     # numpy's legacy generator, seed 0, permutes ten numbers to 2 8 4 9 1 6 7 3 0 5
     assert split.train.tolist() == [1, 2, 4, 6, 8, 9] and split.val.tolist() == [3, 7] and split.test.tolist() == [0, 5]
+
+
+def test_the_sealed_fifth_never_changes() -> None:
+    """Settings that were tuned without these nodes are judged on them: with others, they would have been seen."""
+    for nodes, expected in ((10, [2, 8]), (20, [1, 6, 15, 16])):
+        assert sealed_nodes(nodes).tolist() == expected
+    photo = hashlib.sha256(sealed_nodes(7650).astype("<i8").tobytes()).hexdigest()
+    assert photo == "f5e81ed0fbceb3f5f48c004573e34365f8c04b673656b4564bf3b25767322a2b"
+
+
+def test_a_sealed_class_may_be_used_up() -> None:
+    """Test nodes are sealed already, so none has to be left for them."""
+    labels = np.ones(300, dtype=np.int64)
+    labels[np.setdiff1d(np.arange(300), sealed_nodes(300))[:2]] = 0
+    split = draw_split("sealed:per-class-20/30", labels, 2, 0)
+    assert [(labels[part] == 0).sum() for part in (split.train, split.val, split.test)] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

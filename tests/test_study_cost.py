@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from running import ring_dataset, toy_cell
+from running import Pretender, ring_dataset, toy_cell
 from toy_models import find
 
 from bench import meter, runner, worker
@@ -19,6 +17,8 @@ from bench.data.graph import Split
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.meter import LoadWatch
+from bench.predictions import PredictionStore
+from bench.prepared import private_folder
 from bench.records import (
     PART_OF_INFERENCE,
     Record,
@@ -277,7 +277,7 @@ def test_a_cost_cell_prepares_everything_itself_and_predicts_every_node(tmp_path
     assert cost["phases"]["train"]["first_evaluation"][0] == 1 and cost["phases"]["train"]["last_evaluation"][0] == 4
     assert cost["load"]["start"] >= 0 and cost["load"]["end"] >= 0 and cost["load"]["others"] >= 0
     assert cost["load"]["usable"] == 1  # pinned to its one thread's processor
-    assert not list(cache.glob(".cost-*"))  # nothing of it is left
+    assert not list(cache.glob(".own*"))  # nothing of it is left
     standing = Ledger(results).newest(cell.key)
     assert standing is not None and "purpose" not in standing  # the result still stands
 
@@ -288,34 +288,33 @@ def test_a_sample_of_the_test_nodes_is_scored_as_such(tmp_path: Path, monkeypatc
     [cost] = measure([toy_cell(stored)], stored, results, purpose=COST).records.values()
     assert cost["phases"]["infer"]["nodes"] == 16  # 12 validation nodes and 4 of 12 test nodes
     assert cost["phases"][PART_OF_INFERENCE]["nodes"] == 2 and cost["phases"][PART_OF_INFERENCE]["seconds"] > 0
-    assert (4 * cost["metrics"]["test"]["accuracy"]) % 1 == 0
+    test = np.sort(np.random.RandomState(0).permutation(60)[48:])
+    asked = test[np.sort(np.random.default_rng(0).choice(12, 4, replace=False))]
+    predicted = PredictionStore(results).load(cost["predictions"]).test
+    assert cost["metrics"]["test"]["accuracy"] == np.mean(predicted == asked % 3)  # the ring's classes go round
 
 
 def test_what_a_killed_attempt_prepared_is_prepared_again(tmp_path: Path) -> None:
     stored, results, cache = ring_dataset(tmp_path), tmp_path / "results", tmp_path / "prepared"
     cell = toy_cell(stored)
-    [before] = measure([cell], stored, tmp_path / "earlier", cache_folder=cache / f".cost-{cell.key}").records.values()
-    assert before["phases"]["preprocess"]["source"] == "measured" and list(cache.glob(".cost-*/*"))
+    left = private_folder(cache) / cell.key  # as by an earlier process that had this one's number
+    [before] = measure([cell], stored, tmp_path / "earlier", cache_folder=left).records.values()
+    assert before["phases"]["preprocess"]["source"] == "measured" and list(left.glob("scaled-*"))
     [cost] = measure([cell], stored, results, cache_folder=cache, purpose=COST).records.values()
     assert cost["phases"]["preprocess"]["source"] == "measured"
 
 
 def test_on_one_machine_one_cell_at_a_time_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored, results = ring_dataset(tmp_path), tmp_path / "results"
+    stored, executor = ring_dataset(tmp_path), Pretender()
     turn = Claims(runner.TURNS).take(COST, "toy on moon")
     assert turn is not None
-    started: list[bool] = []
-
-    def free_after(seconds: float) -> None:
-        time.sleep(seconds)
-        started.append(any(results.glob("logs/*")))
-        turn.release()
-
-    freeing = threading.Thread(target=free_after, args=(1.5,))
-    freeing.start()
-    measured = measure([toy_cell(stored), toy_cell(stored, trial=1)], stored, results, purpose=COST)
-    freeing.join()
-    assert started == [False] and measured.ran == 2
+    executor.before = lambda: turn.release() if executor.asked == 2 else None
+    cells, options = [toy_cell(stored), toy_cell(stored, trial=1)], RunOptions(purpose=COST)
+    measured = run_cells(cells, stored, options, Ledger(tmp_path), executor, find=find)
+    assert measured.ran == 2 and executor.turned_away == 2
     assert capsys.readouterr().err == "waiting: another run measures toy on moon on this machine\n"
-    assert Claims(runner.TURNS).take(COST, "") is not None  # and ours is given back
-    assert measure([toy_cell(stored, trial=2)], stored, results).ran == 1  # a plain run does not wait
+    ours = Claims(runner.TURNS).take(COST, "")
+    assert ours is not None  # it was given back
+    plain = run_cells([toy_cell(stored, trial=2)], stored, RunOptions(), Ledger(tmp_path), Pretender(), find=find)
+    ours.release()
+    assert plain.ran == 1  # a plain run does not wait

@@ -46,8 +46,11 @@ class Toy(Model):
 
     @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Any:
-        torch.rand(3)  # a fresh preparation draws random numbers, one from the cache does not
-        return cache.get("scaled", {"data": graph.fingerprint}, lambda: {"scaled": np.asarray(graph.features) * 2})
+        def scale() -> dict[str, np.ndarray]:
+            torch.rand(3)  # a fresh preparation draws random numbers, one from the cache does not
+            return {"scaled": np.asarray(graph.features) * 2}
+
+        return cache.get("scaled", {"data": graph.fingerprint}, scale)
 
     def forward(self, nodes: Tensor) -> Tensor:
         return self.linear(self.dropout(self.inputs[nodes]))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -85,7 +82,8 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
     with cache_in_use():
         options = make_options(request)
         plan = make_plan(request, console, errors)
-        options = replace(options, redo=True, believe_estimates=False, paths=plan.paths)
+        # with private arrays, since to find them ready takes no memory
+        options = replace(options, redo=True, private_arrays=True, believe_estimates=False, paths=plan.paths)
         search = Search(request.results / FRONTIER, options)
         found: list[tuple[Cell, Frontier]] = []
         for cell in plan.cells if request.max_epochs else map(long_enough, plan.cells):
@@ -127,33 +125,12 @@ class Search:
             return earlier
         check_writable(self.results, "predictions", "logs")
         executor = LocalExecutor(self.results / "logs", 1, [device])
-        with private_cache(self.options.cache_folder) as folder:
-            options = replace(self.options, memory_limit=budget, cache_folder=folder)
-            summary = run_cells([cell], plan.stored, options, self.ledger, executor)
+        options = replace(self.options, memory_limit=budget)
+        summary = run_cells([cell], plan.stored, options, self.ledger, executor)
         self.ledger.refresh()
         if summary.interrupted:
             raise KeyboardInterrupt
         return summary.records[cell.key]
-
-
-@contextlib.contextmanager
-def private_cache(shared: Path | None) -> Iterator[Path | None]:
-    """A folder for the prepared arrays of one run, empty before and gone after: to find them ready takes no memory.
-
-    What searches that were killed have left behind goes first.
-    """
-    if shared is None:
-        yield None
-        return
-    for left in shared.glob(f".{FRONTIER}-[0-9]*"):
-        process = int(left.name.rpartition("-")[2])
-        if process == os.getpid() or not psutil.pid_exists(process):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = shared / f".{FRONTIER}-{os.getpid()}"
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def known(records: Sequence[Record], budget: int, source: str, machine: str) -> Record | None:
