@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.errors import UserError
+from bench.files import force_to_disk
 from bench.records import Record, newest
 
 SCHEMA = 1
@@ -117,6 +118,7 @@ class Ledger:
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"{datetime.now(timezone.utc):%Y-%m-%d}-{secrets.token_hex(4)}.jsonl"
         self._file = (self.folder / name).open("xb", buffering=0)
+        force_to_disk(self.folder)
         return self._file
 
     def close(self) -> None:

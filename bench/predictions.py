@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import io
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 
 from bench.errors import UserError
+from bench.files import replace_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +56,11 @@ class PredictionStore:
                     self.put_aside(predictions.hash)
             known = arrays.get(_curve(key))
             if known is None or not np.array_equal(known, rows, equal_nan=True):
-                _write(path, {**arrays, _curve(key): rows})
+                arrays[_curve(key)] = rows
+                try:
+                    replace_file(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+                except OSError as error:
+                    raise _cannot_write(error) from error
         return predictions.hash
 
     def put_aside(self, name: str) -> None:
@@ -110,19 +113,3 @@ def _cannot_write(error: OSError) -> UserError:
 
 def _curve(key: str) -> str:
     return f"curve_{key}"
-
-
-def _write(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write beside, flush, rename: a record never points at half a file."""
-    draft = path.with_name(f".{uuid4().hex}")
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("wb") as file:
-            file.write(buffer.getbuffer())
-            os.fsync(file.fileno())
-        draft.rename(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise _cannot_write(error) from error

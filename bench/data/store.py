@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from bench.data.catalogue import Dataset
 from bench.data.counts import Counts, count
 from bench.data.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
 from bench.errors import BadData, UserError
+from bench.files import force_to_disk, replace_file
 
 _FORMAT = 1
 
@@ -100,11 +101,11 @@ def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
     folder = cache / "graphs" / f"{dataset.name}-{graph.fingerprint[:12]}"
     labels = np.array(graph.labels)
     try:
-        _write_file(_labels_path(cache, graph.fingerprint), lambda draft: np.save(draft, labels, allow_pickle=False))
+        replace_file(_labels_path(cache, graph.fingerprint), lambda file: np.save(file, labels, allow_pickle=False))
         _write_folder(folder, graph)
         note = json.dumps({"folder": folder.name, "fingerprint": graph.fingerprint})
         if stamp is not None:
-            _write_file(_stamp_path(cache, dataset.name, stamp), lambda draft: draft.write_text(note))
+            replace_file(_stamp_path(cache, dataset.name, stamp), lambda file: file.write(note.encode()))
     except OSError as error:
         raise _cannot_write(dataset, error) from error
     del graph  # from here on the mapped copy serves
@@ -158,33 +159,12 @@ def _write_folder(folder: Path, graph: Graph) -> None:
         facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
         (draft / "graph.json").write_text(json.dumps(facts, indent=1))
         for path in [*draft.iterdir(), draft]:
-            _force_to_disk(path)
+            force_to_disk(path)
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def _write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """The same for a single file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{uuid4().hex}{path.suffix}")
-    try:
-        write(draft)
-        _force_to_disk(draft)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _force_to_disk(path: Path) -> None:
-    """Before a rename: after a power cut the name could otherwise be there and the content zeros."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    force_to_disk(folder.parent)
 
 
 def _labels_path(cache: Path, fingerprint: str) -> Path:

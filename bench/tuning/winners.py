@@ -7,14 +7,13 @@ lists the trials, from which the report draws its curves. Neither needs Optuna.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from bench.errors import UserError
+from bench.files import replace_file
 from bench.settings import TUNED_LANES
 from bench.toml import read_toml
 
@@ -72,7 +71,7 @@ def write_winner(path: Path, winner: Winner) -> None:
     ]
     for name, table in (("settings", winner.settings), ("found", winner.found), ("budget", winner.budget)):
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
-    _replace(path, "\n".join(lines) + "\n")
+    _write(path, "\n".join(lines) + "\n")
 
 
 def _toml(value: Any) -> str:
@@ -88,7 +87,7 @@ def _toml(value: Any) -> str:
 def write_study(path: Path, study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> None:
     """The study's identity and its trials, one per line."""
     rows = ",\n".join(f"  {json.dumps(trial)}" for trial in trials)
-    _replace(path, f'{{"study": {json.dumps(study)},\n "trials": [\n{rows}\n]}}\n')
+    _write(path, f'{{"study": {json.dumps(study)},\n "trials": [\n{rows}\n]}}\n')
 
 
 def read_studies(results: Path) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -103,16 +102,8 @@ def read_studies(results: Path) -> list[tuple[dict[str, Any], list[dict[str, Any
     return found
 
 
-def _replace(path: Path, text: str) -> None:
-    """Write beside and rename: nobody ever reads half a file."""
-    draft = path.with_name(f".{uuid4().hex}")
+def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
+        replace_file(path, lambda file: file.write(text.encode()))
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise UserError(f"{path} cannot be written ({error.strerror}); make room and run again") from error

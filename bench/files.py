@@ -1,0 +1,34 @@
+"""Files that are whole or not there, whatever is killed or loses power meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+
+def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write beside, force it to the disk, rename: nobody ever reads half a file, before a power cut or after it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{uuid4().hex}")
+    try:
+        with draft.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    force_to_disk(path.parent)
+
+
+def force_to_disk(path: Path) -> None:
+    """A file's content, or the names in a folder: either may be there after a power cut and the other not."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
