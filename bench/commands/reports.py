@@ -18,8 +18,8 @@ from bench.data.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
 from bench.ledger import Ledger
 from bench.model import Model
-from bench.registry import find_model
-from bench.report.build import DRAWN_BY, Report, build_report
+from bench.registry import find_model, models
+from bench.report.build import CONTENTS, DRAWN_BY, Report, build_report
 from bench.report.comparisons import PairedComparison, probability_of_outperforming
 from bench.report.entries import SEALED, brackets
 from bench.report.evidence import Evidence, Trials
@@ -32,9 +32,10 @@ _PICTURE = re.compile(rb"data:image/png;base64,[A-Za-z0-9+/=]*")
 
 
 def write_report(results: Path, reports: Path, setting: Setting) -> int:
-    """Build everything and write what has changed; what an earlier report left and this one has not is removed."""
+    """Build everything and write what has changed; what the last report wrote and this one has not is removed."""
     console, errors = Console(), Console(stderr=True)
     report = _build(results, setting, console, errors)
+    outdated = [path for path in _left_over(reports, report) if path in _written_before(reports)]
     written = 0
     for name, content in report.files.items():
         path = reports / name
@@ -48,7 +49,7 @@ def write_report(results: Path, reports: Path, setting: Setting) -> int:
                 f"{path} cannot be written ({error.strerror}); choose another folder with --reports"
             ) from error
         written += 1
-    for path in _left_over(reports, report):
+    for path in outdated:
         path.unlink()
     say(console, f"{len(report.files)} files, {written} of them new or changed. Open {reports / 'index.html'}")
     return EXIT_OK
@@ -57,6 +58,7 @@ def write_report(results: Path, reports: Path, setting: Setting) -> int:
 def _build(results: Path, setting: Setting, console: Console, errors: Console) -> Report:
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results, or run something first")
+    check_lane(setting.lane, models().values())
     with waiting_for(console, "building the report"):
         report = build_report(results, setting)
     for warning in report.warnings:
@@ -69,6 +71,14 @@ def _left_over(reports: Path, report: Report) -> list[Path]:
     patterns = ("tables/*.csv", "tables/*.tex", "figures/*.png", "figures/*.svg")
     known = {reports / name for name in report.files}
     return sorted(path for pattern in patterns for path in reports.glob(pattern) if path not in known)
+
+
+def _written_before(reports: Path) -> set[Path]:
+    """What the report that is there says it consists of: whatever else is in the folder is somebody's own."""
+    contents = reports / CONTENTS
+    return (
+        {reports / name for name in contents.read_text(encoding="utf-8").splitlines()} if contents.is_file() else set()
+    )
 
 
 # -- verify -----------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ ORDER = (
     "tuning", "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
+CONTENTS = "contents.txt"  # the names of all files, so that the next report knows which ones are its own
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     warnings = [f"Warning: {warning}" for warning in evidence.warnings]
     files["report.md"] = _markdown(parts, lead, warnings).encode()
     files["index.html"] = make_page(parts, evidence.records, "\n".join(lead), _chips(found), warnings).encode()
+    files[CONTENTS] = "".join(f"{name}\n" for name in sorted([*files, CONTENTS])).encode()
     return Report(files, evidence.warnings)
 
 
