@@ -82,14 +82,14 @@ def write_big_ledger(results: Path, count: int) -> None:
 
 def all_cells() -> Iterator[tuple[Cell, str]]:
     """Different cells of all studies without end, each with the first study that has it: trial 0 of all, then 1, …"""
-    columns: dict[str, tuple[Any, Any, Any, str]] = {}
+    columns: dict[str, tuple[Any, Any, str, Any, str]] = {}
     for study in studies().values():
         for model, dataset, variant in study.combinations():
             resolved = resolve_settings(model, dataset.settings_name, overrides=variant.settings)
-            fingerprint = dataset.name.ljust(32, "f")
+            fingerprint = dataset.fingerprint or dataset.name.ljust(32, "f")
             [cell] = make_cells(model, dataset, fingerprint, resolved, Protocol(trials=1))
-            columns.setdefault(cell.key, (model, dataset, resolved, study.name))
+            columns.setdefault(cell.key, (model, dataset, fingerprint, resolved, study.name))
     for trial in itertools.count():
-        for model, dataset, resolved, study_name in columns.values():
-            [cell] = make_cells(model, dataset, dataset.name.ljust(32, "f"), resolved, Protocol(1, trial))
+        for model, dataset, fingerprint, resolved, study_name in columns.values():
+            [cell] = make_cells(model, dataset, fingerprint, resolved, Protocol(1, trial))
             yield cell, study_name

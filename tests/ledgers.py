@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.data.catalogue import resolve
+from bench.data.catalogue import Dataset, resolve
 from bench.ledger import Ledger
 from bench.plan import Protocol, make_cells
 from bench.predictions import Predictions, PredictionStore
@@ -38,12 +38,17 @@ def made_up_records(
     [entry] = resolve(dataset)
     found = find_model(model)
     resolved = resolve_settings(found, entry.settings_name, lane, settings, max_epochs)
-    cells = make_cells(found, entry, entry.name.ljust(32, "f"), resolved, Protocol(len(accuracies), 0, mode))
+    cells = make_cells(found, entry, fingerprint_of(entry), resolved, Protocol(len(accuracies), 0, mode))
     source = source_hash(found)
     return [
         {**made_up_record(cell, accuracy, source, seconds, memory), "load": load, "purpose": purpose}
         for cell, accuracy in zip(cells, accuracies, strict=True)
     ]
+
+
+def fingerprint_of(dataset: Dataset) -> str:
+    """The content that records of a dataset are about: its own, or a made-up one where nobody has had the files."""
+    return dataset.fingerprint or dataset.name.ljust(32, "f")
 
 
 def failed(record: dict[str, Any], status: str, reason: str = "because", memory: int | None = None) -> dict[str, Any]:

@@ -83,14 +83,26 @@ def test_failures_are_counted_and_kept_apart(tmp_path: Path) -> None:
 def test_records_of_other_code_are_stale_and_of_other_contents_left_out(tmp_path: Path) -> None:
     old, new = made_up_records("nagphormer", "photo", [90.0, 91.0])
     old["source"] = "another"
-    elsewhere = {**made_up_records("nagphormer", "photo", [10.0])[0], "data": "0" * 32, "key": "z", "started": "2020"}
+    elsewhere = {**made_up_records("nagphormer", "photo", [10.0])[0], "data": "0" * 32, "key": "z", "started": "9999"}
     stranger = {**made_up_records("gcn", "photo", [10.0])[0], "model": "perceptron", "key": "y"}
     found = evidence(tmp_path, [old, new, elsewhere, stranger])
     assert trials(found).accuracies == [90.0, 91.0]
     assert trials(found).stale == {old["key"]}
     assert found.warnings == [
-        "photo: records of 2 contents; only the newest, photofff, is shown",
+        "photo: only records of the dataset's own content, 7e8e8fba, are shown; left out: 1 of 00000000",
         "1 record(s) of 'perceptron', which is not a model here, are left out",
+    ]
+
+
+def test_where_nobody_knows_the_content_the_newest_is_shown(tmp_path: Path) -> None:
+    [reddit] = resolve("reddit")
+    assert reddit.fingerprint is None
+    newer, older = made_up_records("nagphormer", "reddit", [90.0, 10.0])
+    older |= {"data": "0" * 32, "started": "2020"}
+    found = evidence(tmp_path, [newer, older])
+    assert found.trials(find_model("nagphormer"), reddit).accuracies == [90.0]
+    assert found.warnings == [
+        "reddit: only records of the newest content, redditff, are shown; left out: 1 of 00000000"
     ]
 
 

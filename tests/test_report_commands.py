@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.commands import reports as commands
+from bench.data.catalogue import datasets
 from bench.report.build import build_report
 
 STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]
@@ -79,7 +80,35 @@ def test_verify_finds_whatever_was_changed_and_report_puts_it_right(results: Pat
     assert f"record {broken['key']}: predictions/" in output and "cannot be read" in output
     code, output = bench("report", "--results", results, "--reports", reports)
     assert code == 0 and "holds no training curve of cell" in output
-    assert not (reports / "tables" / "invented.csv").exists()
+
+
+def test_report_removes_what_it_wrote_itself_and_nothing_else(results: Path, tmp_path: Path) -> None:
+    reports = tmp_path / "paper"
+    own = [reports / "figures" / "photograph.png", reports / "tables" / "survey.csv"]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    assert bench("report", "--results", results, "--reports", reports)[0] == 0
+    contents = (reports / "contents.txt").read_text().splitlines()
+    found = {path.relative_to(reports).as_posix() for path in reports.rglob("*") if path.is_file()}
+    assert set(contents) == found - {"figures/photograph.png", "tables/survey.csv"}
+    outdated = reports / "tables" / "an-older-study.csv"  # as if the last report had had it
+    outdated.write_text("90")
+    (reports / "contents.txt").write_text("\n".join([*contents, "tables/an-older-study.csv"]))
+    assert bench("report", "--results", results, "--reports", reports)[0] == 0
+    assert not outdated.exists() and [path.read_text() for path in own] == ["mine", "mine"]
+    code, output = bench("verify", "--results", results, "--reports", reports)
+    assert code == 1 and "2 wrong" in output
+    assert "figures/photograph.png: the ledger gives no such file" in output
+    assert "tables/survey.csv: the ledger gives no such file" in output
+
+
+@pytest.mark.parametrize("command", ["report", "verify"])
+def test_settings_that_no_model_has_are_refused(results: Path, tmp_path: Path, command: str) -> None:
+    reports = tmp_path / "reports"
+    code, output = bench(command, "--results", results, "--reports", reports, "--settings", "authr")
+    assert code == 2 and "unknown settings 'authr'" in output and "Did you mean 'author'?" in output
+    assert len(output.strip().splitlines()) == 1 and not reports.exists()
 
 
 def test_an_empty_ledger_makes_a_report_and_no_ledger_is_an_error(tmp_path: Path) -> None:
@@ -126,7 +155,7 @@ def test_pack_holds_everything_and_names_nobody(results: Path, tmp_path: Path) -
         members = {member.name: member for member in file.getmembers()}
         passports = file.extractfile("passports.json")
         assert passports is not None
-        assert json.load(passports)["photo"]["fingerprints"] == ["photo".ljust(32, "f")]
+        assert json.load(passports)["photo"]["fingerprints"] == [datasets()["photo"].fingerprint]
     assert {"environments.json", "reports/index.html", "results/frontier/ledger/one.jsonl"} <= members.keys()
     assert "results/pilots/ledger/one.jsonl" not in members  # trainings of two epochs say nothing to a reviewer
     assert sum(name.startswith("results/predictions/") for name in members) == 20

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.data.catalogue import Dataset
+from bench.data.catalogue import Dataset, datasets
 from bench.data.splits import is_scored, rule_for
 from bench.ledger import Ledger
 from bench.model import Model
@@ -140,17 +140,25 @@ class Evidence:
             self.warnings.append(f"{count} record(s) of '{name}', which is not a model here, are left out")
 
     def _one_version_of_each_dataset(self) -> dict[str, str]:
-        """Dataset -> the fingerprint of the newest record; older contents of the same name are left out, and named."""
+        """Dataset -> the fingerprint of its content, which is the newest record's where the catalogue does not know it.
+
+        Records of other contents under the same name are left out, and named.
+        """
+        contents: dict[str, Counter[str]] = defaultdict(Counter)
         newest: dict[str, str] = {}
-        contents: dict[str, set[str]] = defaultdict(set)
         for record in sorted(self.records, key=lambda record: record["started"]):
             newest[record["dataset"]] = record["data"]
-            contents[record["dataset"]].add(record["data"])
-        for dataset, found in sorted(contents.items()):
-            if len(found) > 1:
-                shown = newest[dataset][:8]
-                self.warnings.append(f"{dataset}: records of {len(found)} contents; only the newest, {shown}, is shown")
-        return newest
+            contents[record["dataset"]][record["data"]] += 1
+        known = {name: dataset.fingerprint for name, dataset in datasets().items() if dataset.fingerprint}
+        shown = {name: known.get(name, newest[name]) for name in contents}
+        for name, found in sorted(contents.items()):
+            kind = "the dataset's own content" if name in known else "the newest content"
+            others = ", ".join(f"{count} of {data[:8]}" for data, count in sorted(found.items()) if data != shown[name])
+            if others:
+                self.warnings.append(
+                    f"{name}: only records of {kind}, {shown[name][:8]}, are shown; left out: {others}"
+                )
+        return shown
 
     def trials(
         self,
