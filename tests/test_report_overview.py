@@ -62,6 +62,8 @@ def test_an_empty_ledger_has_first_lines_too(tmp_path: Path) -> None:
 def test_a_models_file_is_quoted() -> None:
     assert settings_of(TEXT) == "the authors' for Photo, and defaults elsewhere."
     assert differences_of(TEXT) == ["One thing on two lines.", "Another (a * b)."]
+    two_paragraphs = TEXT.replace("Full batch.", "\nEvery epoch takes long.\n  * Not a difference.")
+    assert differences_of(two_paragraphs) == ["One thing on two lines.", "Another (a * b)."]
     assert settings_of("A model.") == "" and differences_of("A model.") == []
 
 

@@ -42,6 +42,6 @@ def settings_of(text: str) -> str:
 
 def differences_of(text: str) -> list[str]:
     """The points of the list of differences, each on one line."""
-    found = re.search(rf"^{DIFFERENCES}[^\n]*\n((?:\s+\S[^\n]*\n?)*)", text, re.MULTILINE)
+    found = re.search(rf"^{DIFFERENCES}[^\n]*\n((?:[ \t]+\S[^\n]*\n?)*)", text, re.MULTILINE)  # up to a blank line
     points = re.split(r"^\s*\*\s+", found[1], flags=re.MULTILINE) if found else []
     return [" ".join(point.split()) for point in points if point.strip()]
