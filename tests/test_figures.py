@@ -16,14 +16,12 @@ from bench.report.build import make_tables
 from bench.report.evidence import Evidence
 from bench.report.figures import (
     all_figures,
-    grid_figure,
     pareto_figure,
     scorecard_figure,
     spread_figure,
-    sweep_figure,
-    variants_figure,
 )
 from bench.report.findings import Findings, Setting
+from bench.report.paper_figures import drawn_of, grid_figure, sweep_figure, variants_figure
 from bench.report.rivals import ranking
 from bench.report.scorecard import scores
 from perf.report import write_big_ledger
@@ -95,6 +93,35 @@ def test_a_study_is_drawn_where_there_are_two_variants_to_compare(tmp_path: Path
     ]
     drawn = sweep_figure(findings(tmp_path / "c", sweep), "hops", "hops", "hops K")
     assert titles(drawn) == ["Pubmed (not in the paper)"]  # which ran this study on the large graphs only
+
+
+def layers(at: int, accuracies: list[float]) -> list[dict[str, Any]]:
+    return made_up_records("nagphormer", "photo", accuracies, settings={"layers": at})
+
+
+def test_few_trials_are_dots_without_an_interval_and_nothing_is_beyond_100(tmp_path: Path) -> None:
+    few = findings(tmp_path / "few", layers(1, [99.0, 97.0]) + layers(2, [98.0, 99.0, 97.0]))
+    figure = sweep_figure(few, "layers", "layers", "layers L")
+    assert figure is not None
+    [axis] = figure.axes
+    assert not axis.containers  # no error bars: those of two trials would reach from 85 to 111
+    means, *dots = axis.lines
+    assert means.get_xydata().tolist() == [[1, 98.0], [2, 98.0]]
+    assert sorted(tuple(point) for line in dots for point in line.get_xydata().tolist()) == [
+        (1, 97.0), (1, 99.0), (2, 97.0), (2, 98.0), (2, 99.0),
+    ]  # fmt: skip
+    assert drawn_of(few, "layers") == "n = 2 to 3; below 5 trials the dots are the trials and there is no interval"
+
+    wide = [100.0, 100.0, 100.0, 99.0, 96.0]  # mean 99, s² = 12/4 = 3: 99 ± 2.776 · 1.732 / √5 = 99 ± 2.15
+    other = made_up_records("nagphormer+", "photo", [80.0] * 5, settings={"layers": 1})
+    enough = findings(tmp_path / "five", layers(1, wide) + layers(2, [97.0] * 5) + other)
+    figure = sweep_figure(enough, "layers", "layers", "layers L")
+    assert figure is not None
+    [axis] = figure.axes
+    [[low, high]] = axis.containers[0].lines[2][0].get_segments()
+    assert (low[1], high[1]) == (pytest.approx(96.85, abs=0.005), 100.0)
+    assert axis.get_ylim()[0] < 80.0 and axis.get_ylim()[1] == 100.0 and len(axis.containers) == 3
+    assert drawn_of(enough, "layers") == "n = 5; bars: 95 % interval of the mean"
 
 
 def test_every_trial_is_a_point_and_the_scorecard_says_every_verdict(tmp_path: Path) -> None:

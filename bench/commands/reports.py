@@ -77,7 +77,7 @@ def _written_before(reports: Path) -> set[Path]:
     """What the report that is there says it consists of: whatever else is in the folder is somebody's own."""
     contents = reports / CONTENTS
     return (
-        {reports / name for name in contents.read_text(encoding="utf-8").splitlines()} if contents.is_file() else set()
+        {reports / name for name in contents.read_text(encoding="utf-8", errors="replace").splitlines()} if contents.is_file() else set()
     )
 
 

@@ -1,4 +1,4 @@
-"""The paper's four figures and ours, drawn from the same findings as the tables; a figure without data is not drawn."""
+"""The figures that the paper does not have, and the list of all; a figure without data is not drawn."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ from bench.predictions import PredictionStore
 from bench.records import Record, machine_of, memory_used, under_load
 from bench.report.drawing import PANEL, STYLE, Drawing, as_files, legend_below, logarithmic, looks, panels
 from bench.report.evidence import Trials
-from bench.report.findings import ACCURACY_STUDIES, Findings, column_title, dataset_title, model_title
+from bench.report.findings import ACCURACY_STUDIES, Findings, dataset_title, model_title
+from bench.report.paper_figures import (
+    LEAST_FOR_INTERVAL,
+    drawn_of,
+    grid_figure,
+    named,
+    shown_interval,
+    sweep_figure,
+    variants_figure,
+)
 from bench.report.rivals import Ranking
 from bench.report.scorecard import Score
-from bench.report.statistics import summarise
 from bench.report.tables import model_order
 from bench.sizes import megabytes
-from bench.studies import studies
 
-BARS = "bars: 95 % interval of the mean"
 WORTH_SEEING = 25.0  # points below the best: where curves lie that may still catch up
 
 
@@ -33,11 +39,16 @@ def all_figures(
     findings: Findings, found: Sequence[Score], ranked: Ranking, predictions: PredictionStore
 ) -> Iterator[Drawing]:
     """What there is something to draw of; stored curves that cannot be read become warnings."""
+
+    def titled(title: str, study: str) -> str:
+        return f"{title} ({drawn_of(findings, study)})"
+
     makers: dict[str, tuple[str, Callable[[], Figure | None]]] = {
         "scorecard": ("Ours minus the paper's, with the verdict", lambda: scorecard_figure(found)),
         "accuracy-and-cost": (
-            f"Accuracy against memory and, machine by machine, the time of undisturbed trainings ({BARS}; a single "
-            "trial has none); the dashed line joins the models that no other beats in both",
+            "Accuracy against memory and, machine by machine, the time of undisturbed trainings (bars: 95 % interval "
+            f"of the mean, from {LEAST_FOR_INTERVAL} trials on); the dashed line joins the models that no other beats "
+            "in both",
             lambda: pareto_figure(findings),
         ),
         "trials": ("Every trial; the bar is the mean, n in brackets", lambda: spread_figure(findings)),
@@ -49,9 +60,12 @@ def all_figures(
             "Mean ranks; models under one bar are not told apart (Nemenyi after Friedman, 5 %)",
             lambda: critical_difference_figure(ranked),
         ),
-        "readout": (f"Figure 2: three readouts ({BARS})", lambda: variants_figure(findings, "readout")),
-        "hops": (f"Figure 3: hops K ({BARS})", lambda: sweep_figure(findings, "hops", "hops", "hops K")),
-        "layers": (f"Figure 4: layers L ({BARS})", lambda: sweep_figure(findings, "layers", "layers", "layers L")),
+        "readout": (titled("Figure 2: three readouts", "readout"), lambda: variants_figure(findings, "readout")),
+        "hops": (titled("Figure 3: hops K", "hops"), lambda: sweep_figure(findings, "hops", "hops", "hops K")),
+        "layers": (
+            titled("Figure 4: layers L", "layers"),
+            lambda: sweep_figure(findings, "layers", "layers", "layers L"),
+        ),
         "augmentation-grid": (
             "Figure 5: mask ratio against augmentation probability, mean test accuracy",
             lambda: grid_figure(findings, "augmentation-grid", "mask_ratio", "augment_probability"),
@@ -62,105 +76,6 @@ def all_figures(
             figure = make()
         if figure is not None:
             yield Drawing(name, title, as_files(figure))
-
-
-def _interval(trials: Trials) -> tuple[float, float]:
-    """Mean and half the length of its 95 % interval; no length for a single trial."""
-    summary = summarise(trials.accuracies)
-    return summary.mean, 0.0 if summary.interval is None else (summary.interval.high - summary.interval.low) / 2
-
-
-def _names(found: Sequence[Trials]) -> list[str]:
-    return list(dict.fromkeys(trials.dataset for trials in found))
-
-
-# -- the paper's figures ----------------------------------------------------------------------------------------------
-
-
-def _varied(findings: Findings, study: str) -> list[Trials]:
-    """Trials of a study with results, on the datasets where there is more than one variant to compare."""
-    found = [trials for trials in findings.of_study(study) if trials.good]
-    variants = {name: {trials.variant for trials in found if trials.dataset == name} for name in _names(found)}
-    return [trials for trials in found if len(variants[trials.dataset]) > 1]
-
-
-def variants_figure(findings: Findings, study: str) -> Figure | None:
-    """Mean and interval of each variant, a panel per dataset."""
-    found = _varied(findings, study)
-    if not found:
-        return None
-    names = _names(found)
-    figure, axes = panels(len(names))
-    shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
-    labels = [variant.label for variant in studies()[study].variants]
-    for axis, name in zip(axes, names, strict=True):
-        for at, model in enumerate(shown_as):
-            shown = [trials for trials in found if (trials.dataset, trials.model) == (name, model)]
-            shift = 0.2 * (at - (len(shown_as) - 1) / 2)
-            places = [labels.index(trials.variant) + shift for trials in shown]
-            means, errors = zip(*map(_interval, shown), strict=True) if shown else ((), ())
-            axis.errorbar(
-                places, means, errors, label=model_title(model), linestyle="none", capsize=3, **shown_as[model]
-            )
-        axis.set_xticks(range(len(labels)), [label.partition("=")[2] or label for label in labels])
-        axis.set_xlim(-0.5, len(labels) - 0.5)
-        axis.set(title=dataset_title(name), ylabel="test accuracy, %")
-    legend_below(figure, axes)
-    return figure
-
-
-def sweep_figure(findings: Findings, study: str, setting: str, label: str) -> Figure | None:
-    """Accuracy along a setting, a panel per dataset."""
-    found = _varied(findings, study)
-    if not found:
-        return None
-    values = {variant.label: variant.settings[setting] for variant in studies()[study].variants}
-    names = _names(found)
-    figure, axes = panels(len(names))
-    shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
-    for axis, name in zip(axes, names, strict=True):
-        for model, look in shown_as.items():
-            shown = sorted(
-                (values[trials.variant], *_interval(trials))
-                for trials in found
-                if (trials.dataset, trials.model) == (name, model)
-            )
-            if shown:
-                places, means, errors = zip(*shown, strict=True)
-                axis.errorbar(places, means, errors, label=model_title(model), capsize=3, **look)
-        axis.set_xticks(sorted(set(values.values())))
-        axis.set(title=column_title(studies()[study], name), xlabel=label, ylabel="test accuracy, %")
-    legend_below(figure, axes)
-    return figure
-
-
-def grid_figure(findings: Findings, study: str, down: str, across: str) -> Figure | None:
-    """A heat map of accuracies per dataset."""
-    found = _varied(findings, study)
-    if not found:
-        return None
-    settings = {variant.label: variant.settings for variant in studies()[study].variants}
-    rows, columns = (sorted({chosen[name] for chosen in settings.values()}) for name in (down, across))
-    names = _names(found)
-    figure, axes = panels(len(names), height=2.4)
-    for axis, name in zip(axes, names, strict=True):
-        grid = np.full((len(rows), len(columns)), np.nan)
-        for trials in found:
-            if trials.dataset == name:
-                chosen = settings[trials.variant]
-                grid[rows.index(chosen[down]), columns.index(chosen[across])] = np.mean(trials.accuracies)
-        axis.imshow(grid, cmap="cividis", aspect="auto")
-        middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
-        for (row, column), mean in np.ndenumerate(grid):
-            text, colour = ("–", "0.45") if np.isnan(mean) else (f"{mean:.2f}", "white" if mean < middle else "black")
-            axis.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
-        axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
-        axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
-        axis.tick_params(length=0)
-        axis.spines[:].set_visible(False)
-        axis.set(title=dataset_title(name), xlabel=across.replace("_", " "), ylabel=down.replace("_", " "))
-        axis.grid(visible=False)
-    return figure
 
 
 # -- ours -------------------------------------------------------------------------------------------------------------
@@ -205,7 +120,7 @@ def _accuracy_trials(findings: Findings) -> list[Trials]:
     """Those of the paper's two main tables, dataset by dataset and in its order of models."""
     order = model_order("tab:normal-data")
     found = [trials for study in ACCURACY_STUDIES for trials in findings.of_study(study) if trials.good]
-    names = _names(found)
+    names = named(found)
     return sorted(found, key=lambda trials: (names.index(trials.dataset), order.index(trials.model)))
 
 
@@ -238,7 +153,7 @@ def pareto_figure(findings: Findings) -> Figure | None:
     found = _accuracy_trials(findings)
     compared = [
         (dataset, place, cost.label, several)
-        for dataset in _names(found)
+        for dataset in named(found)
         for cost in PARETO
         for place in sorted({cost.place(record) for t in found if t.dataset == dataset for record in t.good})
         if len(several := _costs_at(place, [t for t in found if t.dataset == dataset], cost)) > 1
@@ -250,9 +165,10 @@ def pareto_figure(findings: Findings) -> Figure | None:
     shown_as = looks(list(dict.fromkeys(trials.model for trials in found)))
     for axis, (dataset, place, label, several) in zip(axes, compared, strict=True):
         for trials, cost in several:
-            mean, error = _interval(trials)
+            mean, interval = float(np.mean(trials.accuracies)), shown_interval(trials)
+            reach = None if interval is None else [[mean - interval.low], [interval.high - mean]]
             axis.errorbar(
-                [cost], [mean], [error], label=model_title(trials.model), capsize=2, linestyle="none",
+                [cost], [mean], reach, label=model_title(trials.model), capsize=2, linestyle="none",
                 elinewidth=1, **shown_as[trials.model],
             )  # fmt: skip
         _front(axis, several)
@@ -290,7 +206,7 @@ def spread_figure(findings: Findings) -> Figure | None:
     found = _accuracy_trials(findings)
     if not found:
         return None
-    names = _names(found)
+    names = named(found)
     most = max(sum(trials.dataset == name for trials in found) for name in names)
     figure, axes = panels(len(names), height=0.27 * most + 0.9, across=2)
     for axis, name in zip(axes, names, strict=True):
@@ -314,7 +230,7 @@ def curves_figure(findings: Findings, predictions: PredictionStore) -> Figure | 
     ]
     if not found:
         return None
-    names = _names([trials for trials, _ in found])
+    names = named([trials for trials, _ in found])
     figure, axes = panels(len(names), height=3.0, across=2)
     shown_as = looks(list(dict.fromkeys(trials.model for trials, _ in found)))
     for axis, name in zip(axes, names, strict=True):
