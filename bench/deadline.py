@@ -19,7 +19,7 @@ _WATCHED = 0.05  # of the limit: a pace that was seen for less may be a hiccup
 
 
 class Deadline:
-    """The end of a cell's time limit; None is no limit."""
+    """The end of a cell's time limit; None is no limit. Time spent waiting for others does not count."""
 
     def __init__(
         self, limit: float | None, config: Mapping[str, Any], clock: Callable[[], float] = time.perf_counter
@@ -28,13 +28,24 @@ class Deadline:
         self._end = math.inf if limit is None else clock() + limit
         self._least = least_epochs(config)
         self._first: tuple[int, float] | None = None  # epoch and time; what comes before it is warming up
+        self._waiting_since: float | None = None
 
     def passed(self) -> bool:
-        return self._clock() > self._end
+        return self._waiting_since is None and self._clock() > self._end
 
-    def hopeless(self, epoch: int) -> str | None:
-        """Told after each epoch that is heard of; returns why the cell cannot end in time, once that is certain."""
-        now = self._clock()
+    def waits(self, waiting: bool) -> None:
+        """Told when the cell begins to wait for what another one is preparing, and when it has it."""
+        if waiting:
+            self._waiting_since = self._clock()
+        elif self._waiting_since is not None:
+            self._end += self._clock() - self._waiting_since
+            self._waiting_since = None
+
+    def hopeless(self, epoch: int, now: float) -> str | None:
+        """Told of an epoch and when it ended; returns why the cell cannot end in time, once that is certain.
+
+        `now` is the cell's own time, not that of hearing of it: whoever listens may have been busy or suspended.
+        """
         if self._first is None or self._limit is None:
             self._first = epoch, now
             return None

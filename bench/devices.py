@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from bench.errors import UserError
 
@@ -19,10 +22,25 @@ def capacity_of(device: str) -> int:
     if device == "cpu":
         import psutil
 
-        return int(psutil.virtual_memory().total)
+        return min(int(psutil.virtual_memory().total), _container_limit())
     import torch
 
     return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _container_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes that the control groups of this process allow it, or more than any machine has."""
+    limits = [sys.maxsize]
+    with contextlib.suppress(OSError):  # not Linux, or nothing to see: then there is no limit that could be known
+        for line in own.read_text().splitlines():
+            _, controllers, inside = line.split(":", 2)
+            base, name = (root, "memory.max") if not controllers else (root / controllers, "memory.limit_in_bytes")
+            group = base / inside.lstrip("/")
+            for folder in (group, *group.parents):  # a limit of a group holds for all below it
+                file = folder / name
+                if folder.is_relative_to(base) and file.is_file() and (text := file.read_text().strip()).isdigit():
+                    limits.append(int(text))
+    return min(limits)
 
 
 def resolve_devices(text: str, gpus: Callable[[], int] = count_gpus) -> list[str]:

@@ -26,6 +26,7 @@ from bench.records import (
     memory_used,
     prepared_bytes,
     seconds_per_epoch,
+    waited_seconds,
     wall_seconds,
 )
 
@@ -120,7 +121,7 @@ def speed_of(record: Record, from_scratch: bool = False, nodes: int | None = Non
     first = train.get("first_evaluation")
     once = max(0.0, first[1] - first[0] * epoch) if first else 0.0
     around = sum(phase["seconds"] for name, phase in record["phases"].items() if name != "train")
-    around -= record["phases"]["preprocess"].get("waited_seconds") or 0.0
+    around -= waited_seconds(record)
     if from_scratch:
         around += record["phases"]["preprocess"].get("reused_seconds") or 0.0
     if nodes is not None and (inference := inference_seconds(record, nodes)) is not None:

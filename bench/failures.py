@@ -17,7 +17,8 @@ from bench.train import Diverged
 _SIZE = re.compile(r"(?:tried to allocate|unable to allocate)\s+([\d.]+)\s*(bytes|[KMGT]iB)", re.IGNORECASE)
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _NO_MEMORY = re.compile(
-    r"can't allocate memory|DefaultCPUAllocator|out of memory|bad_alloc|cannot allocate", re.IGNORECASE
+    r"can't allocate memory|DefaultCPUAllocator|out of memory|bad_alloc|cannot allocate|STATUS_ALLOC_FAILED",
+    re.IGNORECASE,
 )
 _LAST_WORDS = re.compile(
     r"bad_alloc|Thread creation failed|can't start new thread|cannot allocate memory", re.IGNORECASE

@@ -31,6 +31,7 @@ class Ledger:
         self._by_key: dict[str, list[Record]] = {}
         self._contents: dict[str, Any] = {}  # of REPEATED, by their text
         self._file: IO[bytes] | None = None
+        self._written: list[bytes] = []  # by this process
         self.refresh(first=True)
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -98,16 +99,12 @@ class Ledger:
         """Write one record so that it survives a crash; a record that does not fit on the disk leaves no trace."""
         line = json.dumps({"schema": SCHEMA, **record}, allow_nan=False).encode() + b"\n"
         try:
-            file = self._file or self._create()
-            size = file.seek(0, os.SEEK_END)
-            try:
-                written = file.write(line)
-                if written != len(line):  # a nearly full disk takes a part; asking for the rest gives the reason
-                    file.write(line[written:])
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)
-                raise
+            if self._file is not None and not _is_there(self._file):  # a `git stash` has taken it away: once more, all
+                self.close()
+                _write(self._create(), b"".join([*self._written, line]))
+            else:
+                _write(self._file or self._create(), line)
+            self._written.append(line)
         except OSError as error:
             raise UserError(
                 f"the ledger in {self.results.name}/ cannot be written ({error.strerror}); make room and run again: "
@@ -122,9 +119,31 @@ class Ledger:
         return self._file
 
     def close(self) -> None:
+        """No more is written into this file; the next record begins another."""
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _write(file: IO[bytes], content: bytes) -> None:
+    """All of it, on the disk, or nothing."""
+    size = file.seek(0, os.SEEK_END)
+    try:
+        written = file.write(content)
+        if written != len(content):  # a nearly full disk takes a part; asking for the rest gives the reason
+            file.write(content[written:])
+        os.fsync(file.fileno())
+    except OSError:
+        file.truncate(size)
+        raise
+
+
+def _is_there(file: IO[bytes]) -> bool:
+    """Whether the name under which a file was opened still leads to it."""
+    try:
+        return os.path.samestat(Path(file.name).stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def check_writable(results: Path, *folders: str) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bench.data.canonical import RawGraph, canonical_graph
+from bench.data.canonical import REVISION, RawGraph, canonical_graph
 from bench.data.catalogue import GROUPS, Dataset, datasets
 from bench.data.graph import Graph
 from bench.data.splits import parse_rule
@@ -165,7 +165,7 @@ def _entry(own: OwnDataset) -> Dataset:
 
     def stamp(root: Path | None) -> str:
         try:
-            return f"plug-in {own.stamp()}"
+            return f"plug-in r{REVISION} {own.stamp()}"
         except (Exception, SystemExit) as error:
             raise BadData(f"{whose} cannot be used, its stamp fails: {_in_words(error)}") from error
 

@@ -19,8 +19,10 @@ from uuid import uuid4
 
 import numpy as np
 import psutil
+import scipy
 
 from bench.sizes import format_size
+from bench.source_code import code_of
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -34,6 +36,7 @@ class PrepareCache:
 
     folder: Path | None = None
     limit: int = 40 * 2**30  # bytes
+    on_wait: Callable[[bool], None] = lambda waits: None  # told when others have to be waited for, and when no longer
     measured: float = 0.0  # seconds spent computing here
     reused: float = 0.0  # seconds that others had spent on what was found here
     waited: float = 0.0  # seconds until others were done with what was then found here
@@ -43,12 +46,15 @@ class PrepareCache:
     _in_use: set[Path] = field(default_factory=set, init=False, repr=False)  # entries that were handed out as maps
 
     def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        """The arrays named `what` for these dependencies (plain JSON values), computed only if nobody did before."""
+        """The arrays named `what` for these dependencies (plain JSON values), computed only if nobody did before.
+
+        What other code or another library computed is not found: a result must not rest on it under a new name.
+        """
         if self.folder is None:
             return self._stays_in_memory(self._compute(compute)[0])
-        entry = self.folder / f"{what}-{_digest(what, depends_on)}"
+        entry = self.folder / f"{what}-{_digest(what, depends_on, code_of(compute))}"
         start = time.perf_counter()
-        with _locked(entry):
+        with _locked(entry, self.on_wait):
             self.waited += time.perf_counter() - start
             return self._get(entry, {"what": what, "depends_on": dict(depends_on)}, compute)
 
@@ -144,18 +150,23 @@ def _size(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _digest(what: str, depends_on: Mapping[str, Any]) -> str:
-    text = json.dumps([what, dict(depends_on)], sort_keys=True)
+def _digest(what: str, depends_on: Mapping[str, Any], code: str) -> str:
+    text = json.dumps([what, dict(depends_on), code, np.__version__, scipy.__version__], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 @contextlib.contextmanager
-def _locked(entry: Path) -> Iterator[None]:
+def _locked(entry: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
     """One process at a time per entry: the others wait and then find it. The kernel frees the lock of the dead."""
     locks = entry.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     with (locks / entry.name).open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait(True)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            on_wait(False)
         yield
 
 

@@ -38,21 +38,34 @@ def parse_statuses(text: str) -> frozenset[str]:
 
 
 def answers(
-    record: Record, memory_limit: int | None = None, time_limit: float | None = None, capacity: int | None = None
+    record: Record,
+    memory_limit: int | None = None,
+    time_limit: float | None = None,
+    capacity: int | None = None,
+    device: str | None = None,
 ) -> bool:
     """Whether this record says what running the cell under these limits would give; None is no limit.
 
-    `capacity` is the memory that there is: no limit can be looser than that.
+    `capacity` is the memory that there is: no limit can be looser than that. `device` is where it would run, None if
+    that does not matter: what a GPU's memory or speed was enough for says nothing of a processor's, nor the reverse.
     """
     status, limits = record["status"], record["limits"]
+    if device is not None and device_kind(record) != device.partition(":")[0]:
+        unlimited = memory_limit is None and time_limit is None
+        return (status == OK and unlimited) or status in (DIVERGED, UNSUPPORTED)
     if status == OK:
         within_memory = _fits(memory_limit, limits["memory"], memory_used(record))
-        return within_memory and _fits(time_limit, limits["time"], wall_seconds(record))
+        return within_memory and _fits(time_limit, limits["time"], wall_seconds(record) - waited_seconds(record))
     if status == OOM:
         return min(_number(memory_limit), _number(capacity)) <= _number(limits["memory"])
     if status == TIMEOUT:
         return _number(time_limit) <= _number(limits["time"])
     return status not in (INTERRUPTED, PRUNED)
+
+
+def device_kind(record: Record) -> str:
+    """`cpu` or `cuda`; older records have no device and are of a processor."""
+    return str(record["environment"].get("device") or "cpu").partition(":")[0]
 
 
 def _fits(limit: float | None, earlier_limit: float | None, used: float | None) -> bool:
@@ -100,6 +113,11 @@ def wall_seconds(record: Record) -> float:
     return phase_seconds(record) + record["overhead_seconds"]
 
 
+def waited_seconds(record: Record) -> float:
+    """What of its time a cell spent waiting for arrays that another one was preparing."""
+    return float(record["phases"].get("preprocess", {}).get("waited_seconds") or 0.0)
+
+
 def newest(records: Iterable[Record]) -> Record | None:
     """The record that stands for a key: the last one, unless an `ok` is only followed by failures it outlives."""
     standing: Record | None = None
@@ -138,6 +156,7 @@ def answering(
     purpose: str | None = None,
     machine: str | None = None,
     capacity: int | None = None,
+    device: str | None = None,
 ) -> Record | None:
     """The newest of these records that was made for this purpose and answers for these limits.
 
@@ -149,7 +168,7 @@ def answering(
         disturbed = purpose is not None and record["status"] == OK and under_load(record)
         elsewhere = machine is not None and machine_of(record) != machine
         unfit = disturbed or elsewhere or record.get("purpose") != purpose
-        if not unfit and answers(record, memory_limit, time_limit, capacity):
+        if not unfit and answers(record, memory_limit, time_limit, capacity, device):
             found = record
     return found
 
@@ -178,7 +197,7 @@ def machine_of(record: Record) -> str:
 def preparation_seconds(record: Record) -> float:
     """Of the arrays that the cell used: as measured here, without waiting for others, or by whoever prepared them."""
     phase = record["phases"]["preprocess"]
-    return float(phase["seconds"] - (phase.get("waited_seconds") or 0.0) + (phase.get("reused_seconds") or 0.0))
+    return float(phase["seconds"] - waited_seconds(record) + (phase.get("reused_seconds") or 0.0))
 
 
 def address(record: Record) -> str:

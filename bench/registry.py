@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -15,10 +13,10 @@ from typing import TypeGuard
 
 from bench.errors import UserError
 from bench.model import Model
+from bench.source_code import hash_file
 from bench.text import nearest
 
-PACKAGE, HARNESS = "models", "bench"
-IRRELEVANT = {"spaces", "estimate_memory", "estimate_disk"}  # parts of a model that no finished cell depends on
+PACKAGE = "models"
 EVERYTHING = "all"
 
 
@@ -145,56 +143,6 @@ def simplify(name: str) -> str:
 def source_hash(model: type[Model]) -> str:
     """A hash of what the model's code means: its file and the files of its package it imports, without prose."""
     return hash_file(Path(inspect.getfile(model)), model.__module__.rpartition(".")[0])
-
-
-@functools.cache
-def hash_file(start: Path, package: str) -> str:
-    """`source_hash` of the model in this file of this package."""
-    folder, waiting, seen = start.parent, [start], {}
-    while waiting:
-        file = waiting.pop()
-        name = file.relative_to(folder).as_posix()
-        if name in seen:
-            continue
-        tree = ast.parse(file.read_bytes())
-        waiting += [found for found in map(folder.joinpath, _imported(tree, package)) if found.is_file()]
-        seen[name] = ast.dump(_what_counts(tree))
-    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:20]
-
-
-def _imported(tree: ast.Module, package: str) -> list[str]:
-    """File names, relative to the package's folder, that import statements anywhere in the file may mean."""
-    modules = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(filter(None, [package if node.level else "", node.module or ""]))
-            modules += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    if package:
-        inside = [module.removeprefix(f"{package}.") for module in modules if module.startswith(f"{package}.")]
-    else:  # a file of its own: what lies beside it, unless that is the harness
-        inside = [module for module in modules if module.partition(".")[0] != HARNESS]
-    return [module.replace(".", "/") + ending for module in inside for ending in (".py", "/__init__.py")]
-
-
-def _what_counts(tree: ast.Module) -> ast.Module:
-    """Drop what cannot change a result: docstrings, wherever they stand, search spaces and estimates of size."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [item for item in body if not _irrelevant(item)]  # type: ignore[attr-defined]
-    return tree
-
-
-def _irrelevant(item: ast.stmt) -> bool:
-    if isinstance(item, ast.Expr):
-        return isinstance(getattr(item.value, "value", None), str)
-    if isinstance(item, ast.ImportFrom):
-        return item.module == "bench.space"
-    targets = getattr(item, "targets", [getattr(item, "target", None)])
-    names = [target.id for target in targets if isinstance(target, ast.Name)]
-    return bool(IRRELEVANT & {*names, getattr(item, "name", "")})
 
 
 def _file(model: type[Model]) -> str:

@@ -110,7 +110,8 @@ def _answer(records: Sequence[Record], options: RunOptions) -> Record | None:
     machine = this_machine(options.device, options.threads) if options.purpose == COST else None
     # asked only where it matters: on a GPU it has to be woken for that
     capacity = capacity_of(options.device) if any(record["status"] == OOM for record in records) else None
-    return answering(records, options.memory_limit, options.time_limit, options.purpose, machine, capacity)
+    limits = options.memory_limit, options.time_limit
+    return answering(records, *limits, options.purpose, machine, capacity, options.device)
 
 
 @functools.cache

@@ -105,7 +105,7 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
     if refusal is not None:
         return refusal
 
-    cache = PrepareCache(job.cache_folder, job.cache_limit)
+    cache = PrepareCache(job.cache_folder, job.cache_limit, on_wait=lambda waits: send("waiting", waits))
     with meter.phase("preprocess") as facts:
         _seed(job.cell.seed)
         # What is cached must not depend on the number of threads: BLAS sums in another order with more of them.
@@ -232,7 +232,7 @@ def _progress(send: Send, max_epochs: int, interval: float = PROGRESS_INTERVAL) 
         now = time.perf_counter()
         if now - last >= interval:
             last = now
-            send("progress", (epoch, max_epochs, val_accuracy))
+            send("progress", (epoch, max_epochs, val_accuracy, now))
 
     return on_epoch
 

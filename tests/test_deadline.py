@@ -34,7 +34,7 @@ def given_up(limit: float | None, seconds: list[float], every: int = 1, **change
         clock.now += taken
         if deadline.passed():
             return None
-        if epoch % every == 0 and (reason := deadline.hopeless(epoch)):
+        if epoch % every == 0 and (reason := deadline.hopeless(epoch, clock.now)):
             return epoch, reason
     return None
 
@@ -55,6 +55,28 @@ def test_the_first_epoch_is_warming_up() -> None:
 
 def test_a_short_hiccup_says_nothing() -> None:
     assert given_up(100.0, [0.1, 4.0, 0.1, 0.1], patience=199) is None  # 200 epochs of 4 s would take 800 s
+
+
+def test_who_hears_late_of_an_epoch_still_knows_how_long_it_took() -> None:
+    """A parent that was suspended for 100 s finds ten epochs of a second each, and gives nothing up."""
+    clock = Clock()
+    deadline = Deadline(120.0, recipe(), clock)
+    began, clock.now = clock.now, clock.now + 100.0
+    assert [deadline.hopeless(epoch, began + epoch) for epoch in range(1, 11)] == [None] * 10
+
+
+def test_time_spent_waiting_for_others_is_given_back() -> None:
+    clock = Clock()
+    deadline = Deadline(120.0, recipe(), clock)
+    clock.now += 50
+    deadline.waits(True)
+    clock.now += 500
+    assert not deadline.passed()  # nor does it while it waits
+    deadline.waits(False)
+    clock.now += 69
+    assert not deadline.passed()
+    clock.now += 2
+    assert deadline.passed()  # 50 + 71 of its own
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,22 @@ def test_a_folder_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) ->
     assert (tmp_path / "fine" / "predictions").is_dir() and files(tmp_path / "fine") == []
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_records_survive_a_file_that_is_taken_away_while_it_grows(tmp_path: Path, replaced: bool) -> None:
+    """`git stash` or a checkout of another branch, in the middle of a run."""
+    ledger = Ledger(tmp_path)
+    ledger.append(record("a"))
+    [file] = (tmp_path / "ledger").iterdir()
+    content = file.read_bytes()
+    file.unlink()
+    if replaced:  # and brought back, as another file of the same name
+        file.write_bytes(content)
+    ledger.append(record("b"))
+    ledger.append(record("c"))
+    assert [len(Ledger(tmp_path).of(key)) > 0 for key in "abc"] == [True, True, True]
+    assert len(Ledger(tmp_path).of("c")) == 1
+
+
 # -- predictions, which are kept beside the ledger ------------------------------------------------------------------
 
 PREDICTED = Predictions(np.array([1, 0, 2], dtype=np.uint8), np.array([2, 2], dtype=np.uint8))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import importlib
 import os
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from graphs import random_graph, random_split
 
 from bench.prepared import Arrays, PrepareCache, as_tensor, list_entries, private_folder
+from bench.registry import find_model
+from bench.source_code import hash_file
 
 
 class Maker:
@@ -343,6 +348,41 @@ def test_waiting_for_others_is_told_from_computing(tmp_path: Path, monkeypatch: 
         cache.get("thing", {}, compute)
     assert (first.waited, first.measured, first.reused) == (7, 5, 0)
     assert (second.waited, second.measured, second.reused) == (7, 0, 5)
+
+
+def test_what_other_code_computed_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    package, found = tmp_path / "kitchen", []
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "cook.py").write_text("from kitchen.salt import PINCH\ndef cook():\n    return {'soup': PINCH}\n")
+
+    def cooked() -> str:
+        cache = PrepareCache(tmp_path / "cache")
+        cache.get("soup", {"for": 2}, importlib.import_module("kitchen.cook").cook)
+        return cache.source
+
+    for text in ("PINCH = np.ones(1)", "# more prose\nPINCH = np.ones(1)", "PINCH = np.zeros(1)"):
+        (package / "salt.py").write_text(f"import numpy as np\n{text}\n")
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kitchen"]:
+            del sys.modules[name]
+        hash_file.cache_clear()
+        found.append(cooked())
+    assert found == ["measured", "reused", "measured"]  # what it imports counts, prose does not
+    monkeypatch.setattr("scipy.__version__", "another")
+    assert [cooked(), cooked()] == ["measured", "reused"]
+    hash_file.cache_clear()
+
+
+def test_models_that_share_code_share_what_it_computes(tmp_path: Path) -> None:
+    graph = random_graph()
+    sources = []
+    for name in ("nagphormer", "nagphormer+"):
+        model, cache = find_model(name), PrepareCache(tmp_path)
+        model.prepare(graph, random_split(graph), model.Config(), 0, cache)
+        sources.append(cache.source)
+    assert sources == ["measured", "reused"]
 
 
 def test_only_drafts_that_are_a_day_old_are_nobodys(tmp_path: Path) -> None:

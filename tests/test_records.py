@@ -33,6 +33,7 @@ def record(status: str, memory: float | None = None, time: float | None = None, 
         },
         "overhead_seconds": 0.5,
         "baseline_anonymous": GB,
+        "environment": {"device": used.get("device", "cpu")},
     }
 
 
@@ -166,3 +167,30 @@ def test_preparation_counts_once_whoever_did_it() -> None:
     phase = {"seconds": 61.0, "waited_seconds": 60.0, "reused_seconds": 58.0}
     assert preparation_seconds({"phases": {"preprocess": phase}}) == 59.0
     assert preparation_seconds({"phases": {"preprocess": {"seconds": 7.0}}}) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("status", "made_on", "wanted_on", "memory", "answer"),
+    [
+        ("oom", "cpu", "cuda:0", 4 * GB, False),  # 8 GB were not enough, but of another memory
+        ("oom", "cuda:1", "cuda:0", 4 * GB, True),
+        ("timeout", "cpu", "cuda", None, False),
+        ("error", "cuda", "cpu", None, False),
+        ("ok", "cuda", "cpu", 4 * GB, False),  # 3 GB of the GPU's, and nobody knows how many of the machine's
+        ("ok", "cuda", "cpu", None, True),
+        ("diverged", "cuda", "cpu", 4 * GB, True),
+        ("unsupported", "cpu", "cuda", 4 * GB, True),
+    ],
+)
+def test_limits_are_those_of_a_kind_of_device(
+    status: str, made_on: str, wanted_on: str, memory: int | None, answer: bool
+) -> None:
+    earlier = record(status, 8 * GB, 60.0, device=made_on)
+    assert answers(earlier, memory, None, device=wanted_on) is answer
+
+
+def test_who_waited_for_others_was_not_slow() -> None:
+    waited = record("ok", seconds=100.0)
+    waited["phases"]["preprocess"] = {"seconds": 50.0, "compile_seconds": 0.0, "waited_seconds": 45.0}
+    assert wall_seconds(waited) == 150.0
+    assert answers(waited, None, 105.0) and not answers(waited, None, 104.9)

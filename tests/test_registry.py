@@ -8,7 +8,8 @@ import pytest
 
 from bench import registry
 from bench.errors import UserError
-from bench.registry import Registry, hash_file, scan, simplify, source_hash
+from bench.registry import Registry, scan, simplify, source_hash
+from bench.source_code import hash_file
 
 Write = Callable[..., Registry]
 

@@ -16,7 +16,8 @@ from bench.data.counts import count, differences
 from bench.data.graph import graph_fingerprint
 from bench.data.npz import shown
 from bench.data.sources import Layout
-from bench.errors import BadData, MissingData, UserError
+from bench.data.store import cannot_keep
+from bench.errors import BadData, MissingData
 
 _CONNECT_SECONDS = 3.0
 _READ_SECONDS = 60.0
@@ -34,7 +35,7 @@ def fetch(dataset: Dataset, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         draft = Path(mkdtemp(prefix=".download-", dir=folder))
     except OSError as error:
-        raise UserError(f"the cache cannot be written ({error.strerror}); set BENCH_CACHE to another folder") from error
+        raise cannot_keep(dataset, error) from error
     try:
         for place in layout.places:
             _download(dataset, layout.url + Path(place).name, draft / place)
@@ -76,7 +77,7 @@ def _download(dataset: Dataset, url: str, target: Path) -> None:
         download(url, str(target), None)
     except OSError as error:  # what the network does wrong is an OSError too, but only the system's own have a number
         if error.errno is not None:
-            raise UserError(f"{target.name} could not be saved in the cache: {error.strerror}") from error
+            raise cannot_keep(dataset, error) from error
         if getattr(error, "response", None) is not None:
             raise MissingData(how_to_get(dataset, f"{host} answered: {error}")) from error
         _unreachable.add(host)

@@ -107,7 +107,7 @@ def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
         if stamp is not None:
             replace_file(_stamp_path(cache, dataset.name, stamp), lambda file: file.write(note.encode()))
     except OSError as error:
-        raise _cannot_write(dataset, error) from error
+        raise cannot_keep(dataset, error) from error
     del graph  # from here on the mapped copy serves
     opened, counts = _open(folder)
     return Stored(opened.with_labels(labels), folder, counts)
@@ -182,14 +182,14 @@ def _locked(cache: Path, dataset: Dataset) -> Iterator[None]:
         (cache / "graphs").mkdir(parents=True, exist_ok=True)
         handle = (cache / "graphs" / f".{dataset.name}.lock").open("w")
     except OSError as error:
-        raise _cannot_write(dataset, error) from error
+        raise cannot_keep(dataset, error) from error
     with handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _cannot_write(dataset: Dataset, error: OSError) -> BadData:
-    """Of this dataset: another may be smaller, or kept already."""
+def cannot_keep(dataset: Dataset, error: OSError) -> BadData:
+    """What to say of a dataset for which the disk has no room; another may be smaller, or kept already."""
     return BadData(
         f"{dataset.title} cannot be kept, the cache folder cannot be written ({error.strerror or error}); "
         "free some space or set BENCH_CACHE to another folder"

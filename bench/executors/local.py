@@ -73,7 +73,7 @@ class LocalExecutor:
                 _wait_for(running)
                 for worker in [worker for worker in running if worker.look()]:
                     running.remove(worker)
-                    yield worker.outcome()
+                    yield worker.outcome(beside_others=bool(running))
             for worker in list(running):
                 running.remove(worker)
                 yield worker.interrupt()
@@ -123,8 +123,7 @@ class _Worker:
         except (EOFError, OSError):
             self._process.join()  # the other end is closed: it has died or is about to
             ended = True
-        if self.job.memory_limit is not None:
-            self._memory_seen = max(self._memory_seen, self._memory() - self._memory_at_start)
+        self._memory_seen = max(self._memory_seen, self._memory() - self._memory_at_start)
         if self._deadline.passed() and not ended and not self._decided:
             self._verdict = (TIMEOUT, self._at(f"stopped after {format_duration(self.job.time_limit or 0)}"))
             ended = True
@@ -139,6 +138,8 @@ class _Worker:
             self._result = content
         elif kind == "start":
             self._partial |= content
+        elif kind == "waiting":
+            self._deadline.waits(content)
         elif kind == "phase":
             self._phase, measured = content
             if measured is not None:
@@ -147,14 +148,14 @@ class _Worker:
                 self._phase_began = time.perf_counter()
                 self._on_event(Event("phase", self.job.cell, phase=self._phase))
         else:
-            epoch, max_epochs, accuracy = content
+            epoch, max_epochs, accuracy, when = content  # by a clock that all processes of a machine share
             self._progress = f", epoch {epoch} of {max_epochs}"
             try:
                 self._on_event(Event("progress", self.job.cell, self._phase or "", epoch, max_epochs, accuracy))
             except EndCell as reason:
                 self._verdict = (PRUNED, self._at(str(reason)))
             else:
-                if hopeless := self._deadline.hopeless(epoch):
+                if hopeless := self._deadline.hopeless(epoch, when):
                     self._verdict = (TIMEOUT, self._at(hopeless))
 
     def _at(self, what: str) -> str:
@@ -167,7 +168,7 @@ class _Worker:
             self._verdict = (INTERRUPTED, self._at("interrupted"))
         return self.outcome()
 
-    def outcome(self) -> Outcome:
+    def outcome(self, beside_others: bool = False) -> Outcome:
         """What came of the job; the process is gone when this returns."""
         if self._result is not None:
             self._process.join(GOODBYE)
@@ -175,6 +176,8 @@ class _Worker:
         result = self._result or self._unfinished()
         status, reason = self._verdict or (result.get("status"), result.get("reason"))
         if status is None:
+            if beside_others and self._memory_seen:  # what the machine has was not this cell's alone
+                result["capacity"] = min(result.get("capacity", self._memory_seen), self._memory_seen)
             status, reason = describe_death(
                 self._process.exitcode or 0,
                 self._phase,
@@ -240,7 +243,7 @@ def _warm_up() -> None:
     It imports the models too: whoever edits a model during a long run changes the next run, not the rest of this one.
     """
     wanted = [name for name in sys.modules if name in PRELOAD_IF_USED or name.startswith(f"{PACKAGE}.")]
-    _context.set_forkserver_preload(["bench.preload", *wanted])
+    _context.set_forkserver_preload(["bench.preload", *wanted, "bench.loaded"])
     settings = {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),  # to find bench
         # Idle OpenMP threads that spin for long cost a shared machine dearly (measured: 17 s instead of 0.6 s for 60
@@ -292,7 +295,7 @@ def _nap(seconds: float, stopped: Callable[[], bool]) -> None:
 
 def _kernel_kills() -> int:
     """How many processes the kernel has killed for lack of memory since it started."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # not Linux: then nobody counts
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
