@@ -95,6 +95,27 @@ def scripted(
     return model, train(model, SPLIT, LABELS, recipe)
 
 
+def test_a_group_with_a_rate_of_its_own_keeps_its_ratio_to_the_schedule() -> None:
+    """Adam's first step has the length of the rate, whatever the gradient: the weights show the rates themselves."""
+
+    class TwoRates(Scripted):
+        def __init__(self, config: Recipe) -> None:
+            super().__init__([(1, 1.0)], config)
+            self.slow = nn.Parameter(torch.zeros(()))
+
+        def loss(self, batch: Any) -> Tensor:
+            return -self.weight - 5 * self.slow
+
+        def param_groups(self) -> list[dict[str, Any]]:
+            return [{"params": [self.weight]}, {"params": [self.slow], "lr": 0.02}]
+
+    recipe = Recipe(learning_rate=0.1, weight_decay=0.0, schedule="constant", stop="never", max_epochs=1)
+    model = TwoRates(recipe)
+    train(model, SPLIT, LABELS, recipe)
+    assert float(model.weight.detach()) == pytest.approx(0.1, rel=1e-4)
+    assert float(model.slow.detach()) == pytest.approx(0.02, rel=1e-4)
+
+
 def test_the_best_state_comes_back_and_is_a_real_copy() -> None:
     script = [(3, 0.9), (8, 0.8), (5, 0.85), (4, 0.9), (4, 0.9), (4, 0.9)]
     model, result = scripted(script, "ranked", patience=3, max_epochs=100)
