@@ -8,7 +8,7 @@ import re
 from bench.errors import UserError
 
 MEGABYTE = 1e6
-_BYTES = {"": 1, "b": 1}
+_BYTES = {"b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES[_letter] = _BYTES[f"{_letter}b"] = 1000**_power
     _BYTES[f"{_letter}ib"] = 1024**_power
@@ -17,10 +17,11 @@ _NUMBER = r"(\d+(?:\.\d+)?)"
 
 
 def parse_size(text: str) -> int:
-    """Bytes. KB, MB, GB are powers of 1000 (K, M, G likewise), KiB, MiB, GiB powers of 1024."""
+    """Bytes. KB, MB, GB are powers of 1000 (K, M, G likewise), KiB, MiB, GiB powers of 1024; one of them is needed."""
     match = re.fullmatch(rf"{_NUMBER}\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _BYTES or float(match[1]) == 0:
-        raise UserError(f"'{text}' is not an amount of memory; write for example 11GB, 1.5GiB or 800MB")
+        without = "has no unit" if match is not None and not match[2] else "is not an amount of memory"
+        raise UserError(f"'{text}' {without}; write for example 11GB, 1.5GiB or 800MB")
     return int(float(match[1]) * _BYTES[match[2]])
 
 

@@ -17,7 +17,6 @@ from bench.sizes import format_duration, format_size, parse_duration, parse_size
         ("800mb", 800_000_000),
         ("64KiB", 65_536),
         ("2TB", 2_000_000_000_000),
-        ("512", 512),
         (" 7 B ", 7),
     ],
 )
@@ -30,6 +29,12 @@ def test_bad_sizes_are_one_line(text: str) -> None:
     with pytest.raises(UserError, match="is not an amount of memory") as caught:
         parse_size(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["5", " 1.5 ", "0"])
+def test_a_size_without_a_unit_is_not_guessed(text: str) -> None:
+    with pytest.raises(UserError, match=f"^'{text}' has no unit; write for example 11GB"):
+        parse_size(text)
 
 
 @pytest.mark.parametrize(
