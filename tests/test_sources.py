@@ -80,11 +80,16 @@ def test_canonical_adjacency_is_the_symmetric_pattern(entries: list[tuple[int, i
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"labels": None}, "has no array labels"),
-        ({"adj_data": None}, "has no array adj_data"),
-        ({"attr_shape": None}, "has no array attr_data or attr_matrix"),
+        ({"labels": None}, "has no array labels; it holds "),
+        ({"adj_data": None}, "has no array adj_data; it holds "),
+        ({"adj_data": None, "adj_shape": None, "labels": None}, "has no array adj_data, adj_shape, labels; "),
+        ({"attr_shape": None}, "has no array attr_shape; "),
+        (
+            {f"attr_{part}": None for part in ("data", "indices", "indptr", "shape")},
+            r"has no array attr_matrix \(or, if sparse, attr_data, attr_indices, attr_indptr, attr_shape\); it holds",
+        ),
         ({"labels": np.array(["a"] * NODES)}, "not numbers"),
-        ({"labels": np.array([None] * NODES)}, "Object arrays cannot be loaded"),
+        ({"labels": np.array([None] * NODES)}, "broken.npz: labels holds Python objects, .*labels as integers: "),
         ({"labels": LABELS[:-1]}, "59 labels"),
         ({"labels": LABELS - 1}, "0 to C-1"),
         ({"labels": LABELS * 2}, "0 to C-1"),

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from bench.data.canonical import RawGraph
 from bench.errors import BadData
 
-_WANTED = "adj_data, adj_indices, adj_indptr, adj_shape (CSR), attr_matrix (or attr_data and so on), labels"
+_COMPRESSED = ("data", "indices", "indptr", "shape")  # the arrays of a compressed sparse matrix
+_ADJACENCY, _FEATURES = ("adj_", "adj_matrix."), ("attr_", "attr_matrix.")  # their prefixes, two spellings
 
 
 @contextmanager
@@ -51,15 +52,21 @@ def read_graph_npz(paths: list[Path]) -> RawGraph:
     """
     [path] = paths
     arrays = _Archive(path)
-    adjacency = arrays.sparse("adj_", "adj_matrix.")
-    features: Any = arrays.sparse("attr_", "attr_matrix.")
+    adjacency = arrays.sparse(*_ADJACENCY)
+    features: Any = arrays.sparse(*_FEATURES)
     if features is None:
         features = arrays.get("attr_matrix")
     labels = arrays.get("labels")
     if adjacency is None or features is None or labels is None:
-        lacking = "adj_data" if adjacency is None else "attr_data or attr_matrix" if features is None else "labels"
+        lacking = [] if adjacency is not None else arrays.lacking(*_ADJACENCY)
+        if features is None:
+            sparse = arrays.lacking(*_FEATURES)
+            begun = len(sparse) < len(_COMPRESSED)
+            lacking += sparse if begun else [f"attr_matrix (or, if sparse, {', '.join(sparse)})"]
+        if labels is None:
+            lacking.append("labels")
         raise BadData(
-            f"{shown(path)} has no array {lacking}; it holds {', '.join(arrays.names) or 'nothing'}. Wanted: {_WANTED}"
+            f"{shown(path)} has no array {', '.join(lacking)}; it holds {', '.join(arrays.names) or 'nothing'}"
         )
     return RawGraph(adjacency, features, labels)
 
@@ -97,7 +104,15 @@ class _Archive:
         if name not in self.names:
             return None
         with reading(self.path), np.load(self.path, allow_pickle=False) as archive:
-            array = archive[name]
+            try:
+                array = archive[name]
+            except ValueError as error:
+                if "Object arrays" not in str(error):
+                    raise
+                raise BadData(
+                    f"{shown(self.path)}: {name} holds Python objects, which are never loaded; save it as numbers "
+                    "(labels as integers: np.unique(labels, return_inverse=True)[1])"
+                ) from error
         if not isinstance(array, np.ndarray):  # numpy hands out as bytes what does not begin like an array
             raise BadData(f"{shown(self.path)}: {name} is not an array")
         return array
@@ -105,7 +120,7 @@ class _Archive:
     def sparse(self, *prefixes: str) -> sp.csr_array | sp.csc_array | None:
         """The compressed matrix under the first prefix that has one, its indices checked; None where there is none."""
         for prefix in prefixes:
-            parts = self._all(prefix + part for part in ("data", "indices", "indptr", "shape"))
+            parts = self._all(prefix + part for part in _COMPRESSED)
             if parts:
                 data, indices, indptr, shape = parts
                 kind = self.get(prefix + "format")
@@ -115,6 +130,11 @@ class _Archive:
                     matrix.check_format(full_check=True)
                 return matrix
         return None
+
+    def lacking(self, *prefixes: str) -> list[str]:
+        """What is missing for a compressed matrix, in the spelling that lacks the least."""
+        spellings = [[prefix + part for part in _COMPRESSED] for prefix in prefixes]
+        return min(([name for name in names if name not in self.names] for names in spellings), key=len)
 
     def coordinates(self) -> sp.coo_array | None:
         parts = self._all(("data", "row", "col", "shape"))
