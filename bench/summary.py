@@ -11,11 +11,12 @@ from typing import Any
 import pandas as pd
 
 from bench.plan import Cell
-from bench.records import CAP_REACHED, OK, Record
+from bench.records import CAP_REACHED, OK, Record, machine_of, memory_used, peak
 from bench.sizes import format_size
 
 DATASET, MODEL, SETTINGS, ACCURACY, COUNT = "dataset", "model", "settings", "test accuracy %", "n"
 SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES = "train s", "peak memory", "peak GPU memory", "failed", "notes"
+MIXED = "mixed machines"
 _OPTIONAL = (GPU_MEMORY, FAILED, NOTES)  # shown only where there is something to show
 
 
@@ -54,8 +55,8 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
         ACCURACY: mean_and_spread([100 * record["metrics"]["test"]["accuracy"] for record in good]),
         COUNT: str(len(good)),
         SECONDS: f"{statistics.median(_train_seconds(record) for record in good):.1f}" if good else "",
-        MEMORY: _peak(good, "peak_anonymous"),
-        GPU_MEMORY: _peak(good, "peak_reserved"),
+        MEMORY: _largest(_host_memory(record) for record in good),
+        GPU_MEMORY: _largest(peak(record, "peak_reserved") for record in good),
         FAILED: _failures(found),
         NOTES: "; ".join(_notes(cells, records, context)),
     }
@@ -79,9 +80,15 @@ def _train_seconds(record: Record) -> float:
     return float(record["phases"]["train"]["seconds"])
 
 
-def _peak(records: Iterable[Record], what: str) -> str:
-    peaks = [phase[what] for record in records for phase in record["phases"].values() if phase.get(what) is not None]
-    return format_size(max(peaks)) if peaks else ""
+def _host_memory(record: Record) -> int | None:
+    """What a memory limit counts, but never a GPU's memory, which has a column of its own."""
+    phases = {name: {**phase, "peak_reserved": None} for name, phase in record["phases"].items()}
+    return memory_used({**record, "phases": phases})
+
+
+def _largest(sizes: Iterable[int | None]) -> str:
+    known = [size for size in sizes if size is not None]
+    return format_size(max(known)) if known else ""
 
 
 def _failures(records: Iterable[Record]) -> str:
@@ -100,6 +107,8 @@ def _notes(cells: Sequence[Cell], records: Mapping[str, Record], context: Contex
     stale = sum(cell.key in context.stale for cell, _ in found)
     if stale:
         yield "stale" if stale == len(found) else f"{stale} stale"
+    if len({machine_of(record) for _, record in good}) > 1:
+        yield MIXED
     if len(found) < len(cells):
         yield f"{len(cells) - len(found)} not run"
 
@@ -114,7 +123,7 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
     notes = " ".join(frame[NOTES]) if NOTES in frame else ""
     lines = [
         f"Splits: {mode}. Settings: {lane}. Accuracy: mean ± sample standard deviation over n trials; "
-        "train s: median; peak memory: largest anonymous memory of any phase."
+        "train s: median; peak memory: the most of any phase above the worker's start, as --memory-limit counts it."
     ]
     if "twin" in notes:
         lines.append("twin: a generated graph; its costs stand for the dataset of that name, its accuracies do not.")
@@ -122,6 +131,10 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
         lines.append("capped: --max-epochs ended training before the model's own rule would have.")
     if "stale" in notes:
         lines.append("stale: the model's code has changed since; run --stale does these cells again.")
+    if MIXED in notes:
+        lines.append(
+            f"{MIXED}: train s is over several processors or numbers of threads; `run --study cost` measures on one."
+        )
     if FAILED in frame:
         lines.append("failed: `why MODEL DATASET` tells the reasons; run --retry STATUS tries those cells again.")
     return [*lines, f"Records: {records_at}"]

@@ -23,6 +23,8 @@ def make_record(cell: Cell, accuracy: float = 0.9, seconds: float = 1.0, **chang
         "reason": None,
         "metrics": {"test": {"accuracy": accuracy}, "val": {"accuracy": 0.5}},
         "training": {"stopped_by": "patience", "capped": False, "epochs": 5, "best_epoch": 3},
+        "environment": {"processor": "CPU", "gpu": None, "threads": 1},
+        "baseline_anonymous": 4_000_000,  # the interpreter and its libraries
         "phases": {
             "load": {"seconds": 0.1, "compile_seconds": 0.0, "peak_anonymous": 9_000_000},
             "train": {"seconds": seconds, "compile_seconds": 0.0, "peak_anonymous": 5_000_000},
@@ -50,7 +52,7 @@ def test_a_row() -> None:
             "test accuracy %": "92.00 ± 2.00",
             "n": "3",
             "train s": "2.0",
-            "peak memory": "9.00 MB",
+            "peak memory": "5.00 MB",  # 9 MB in the phase that had most, less the 4 MB of the start
         }
     ]
 
@@ -114,7 +116,22 @@ def test_device_memory_has_its_own_column() -> None:
     record = make_record(cell)
     record["phases"]["train"]["peak_reserved"] = 3_000_000_000
     (row,) = summarise([cell], {cell.key: record}, CONTEXT).to_dict("records")
-    assert row["peak GPU memory"] == "3.00 GB"
+    assert (row["peak GPU memory"], row["peak memory"]) == ("3.00 GB", "5.00 MB")
+
+
+def test_seconds_of_several_machines_are_marked() -> None:
+    cells = [make_cell(trial) for trial in range(3)]
+    records = {cell.key: make_record(cell) for cell in cells}
+    assert "notes" not in summarise(cells, records, CONTEXT)
+    records[cells[2].key]["environment"] = {"processor": "CPU", "gpu": None, "threads": 2}
+    frame = summarise(cells, records, CONTEXT)
+    assert list(frame["notes"]) == ["mixed machines"]
+    assert [line.partition(":")[0] for line in caption(frame, "fresh", "author", "r/")[1:]] == [
+        "mixed machines",
+        "Records",
+    ]
+    records[cells[2].key].update(status="error")  # its seconds are in no mean
+    assert "notes" not in summarise(cells, records, CONTEXT)
 
 
 def test_datasets_and_models_keep_the_order_asked_for() -> None:

@@ -90,7 +90,8 @@ def frontier_request(request: Request, up_to: str | None, precision: float) -> i
             found.append((cell, find_frontier(partial(search.probe, plan, cell), most, precision)))
             say(console, f"{cell.model} {cell.dataset}: {_outcome(found[-1][1])}")
         search.ledger.close()
-    _show(console, plan, found)
+    if found:
+        _show(console, plan, found)
     code = exit_code(plan, {})
     return code or (EXIT_FAILED_CELLS if any(not result.complete for _, result in found) else code)
 

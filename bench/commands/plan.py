@@ -169,6 +169,8 @@ def _show(console: Console, columns: Sequence[Column], jobs: int, budget: float 
     waiting = sorted((column for column in columns if column.todo), key=lambda column: -(column.total or 0.0))
     done = sum(len(column.cells) - len(column.todo) for column in columns)
     todo = sum(len(column.todo) for column in waiting)
+    if not columns:  # make_plan has said why
+        return
     if not waiting:
         say(console, f"nothing to run: all {counted(done, 'cell')} are there")
         return

@@ -12,14 +12,15 @@ import psutil
 from rich.console import Console
 
 from bench.commands.cache import cache_in_use
-from bench.console import say, show_table, waiting_for
-from bench.costs import cost_caption, summarise_costs
+from bench.commands.outcome import elsewhere_line, opening_line, show_cells, show_summary
+from bench.console import say, waiting_for
 from bench.data.catalogue import Dataset, resolve
 from bench.data.passports import passport
+from bench.data.splits import draw_split, rule_for
 from bench.data.store import Stored, cache_root, find_root, find_stored, open_dataset
 from bench.devices import resolve_devices
 from bench.display import make_display
-from bench.environment import usable_processors
+from bench.environment import processor, usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData, UserError
 from bench.estimate import Estimator, Forecaster
 from bench.executors.local import LocalExecutor
@@ -40,16 +41,14 @@ from bench.model import Model
 from bench.plan import Cell, Protocol, make_cells
 from bench.plugins import Plugins, load_plugins
 from bench.records import OK, Record, parse_statuses
-from bench.registry import resolve_models, scan, source_hash
+from bench.registry import resolve_models, scan
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
 from bench.sharing import are_small, cells_at_once
-from bench.sizes import format_duration, format_size, parse_duration, parse_size
-from bench.staleness import Sources
+from bench.sizes import format_size, parse_duration, parse_size
 from bench.studies import COST, Study, find_study
-from bench.summary import Context, caption, describe_settings, summarise
-from bench.tuning.lanes import Winners, budget_lines, find_winners, warning_lines
+from bench.tuning.lanes import Winners, find_winners, warning_lines
 
 USUAL_TRIALS = 10
 
@@ -108,6 +107,8 @@ def _run_request(request: Request) -> int:
     options = make_options(request)
     devices = resolve_devices(request.device)
     plan = make_plan(request, console, errors)
+    if not plan.cells:
+        return exit_code(plan, {})
     options = replace(options, paths=plan.paths, purpose=plan.purpose)
     ledger = Ledger(request.results)
     estimator = Estimator(ledger)
@@ -119,13 +120,15 @@ def _run_request(request: Request) -> int:
     if warning := space_warning(columns, find_room_for(options)):
         say(errors, f"warning: {warning}")
     if request.dry_run:
-        _show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, jobs)
+        show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, jobs)
+    else:
+        say(console, opening_line(plan.cells, todo, estimator, request.results, jobs))
+    if line := elsewhere_line(answered.values(), processor()):
+        say(console, line)
+    if request.dry_run:
         return exit_code(plan, answered)
-    if not plan.cells:
-        return exit_code(plan, {})
 
     records, interrupted = dict(answered), False
-    say(console, _opening_line(plan.cells, todo, estimator, request.results, jobs))
     if todo:
         check_writable(request.results, "predictions", "logs")
         executor = LocalExecutor(request.results / "logs", jobs, devices)
@@ -133,7 +136,7 @@ def _run_request(request: Request) -> int:
             summary = run_pending(plan.cells, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()
         records, interrupted = summary.records, summary.interrupted
-    _show_summary(console, plan, records, ledger, request)
+    show_summary(console, plan, records, ledger, request)
     if interrupted:
         raise KeyboardInterrupt
     return exit_code(plan, records)
@@ -176,6 +179,7 @@ def share_machine(
 
 def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     """The cells that were asked for, with their datasets opened; what is in the way is said and noted."""
+    check_results(request.results)
     plugins = load_plugins(request.plugins)
     plan = Plan(bad=list(plugins.broken), paths=plugins.paths)
     for reason in [*plugins.broken, *scan().broken.values()]:
@@ -272,7 +276,9 @@ def in_turn(cells: Sequence[Cell]) -> list[Cell]:
 def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, errors: Console) -> None:
     """Open a dataset, or note in one line why it stays out; the others go on."""
     try:
-        plan.stored[dataset.name] = open_here(dataset, request.data, console, errors)
+        stored = open_here(dataset, request.data, console, errors)
+        check_split(dataset, stored, rule_for(dataset.split_rule, request.split))
+        plan.stored[dataset.name] = stored
     except MissingData as error:
         plan.missing.append(f"missing: {error}")
         say(errors, plan.missing[-1])
@@ -293,6 +299,24 @@ def open_here(dataset: Dataset, data: Path | None, console: Console, errors: Con
     if warning:
         say(errors, f"warning: {warning}")
     return stored
+
+
+def check_split(dataset: Dataset, stored: Stored, rule: str) -> None:
+    """Refuse a graph that this rule cannot divide; with which seed makes no difference."""
+    try:
+        draw_split(rule, stored.graph.labels, stored.graph.num_classes, seed=0)
+    except UserError as error:
+        advice = "" if "--split-ratio" in str(error) else "; name a larger graph or another --split-ratio"
+        raise BadData(f"{dataset.title}: {error}{advice}") from None
+
+
+def check_results(results: Path) -> None:
+    """Refuse a results folder that is, or lies below, a file; whether it can be written is found out before a run."""
+    there = next((path for path in (results, *results.parents) if path.exists()), None)
+    if there is not None and not there.is_dir():
+        raise UserError(
+            f"the results folder '{results}' cannot be written ({there} is a file); choose another with --results"
+        )
 
 
 def check_room(dataset: Dataset, data: Path | None) -> None:
@@ -338,55 +362,7 @@ def find_room_for(options: RunOptions) -> Room:
     return find_room(options.cache_folder, options.cache_limit, options.prepares_alone)
 
 
-# -- what is shown --------------------------------------------------------------------------------------------------
-
-
-def _opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, results: Path, jobs: int) -> str:
-    if not todo:
-        which = f"all {len(cells)} cells are" if len(cells) > 1 else "the one cell is"
-        return f"nothing to run: {which} in {results}/"
-    done = f"{len(cells) - len(todo)} done, " if len(todo) < len(cells) else ""
-    together = f", {jobs} at a time" if jobs > 1 else ""
-    return f"{_count(cells)}: {done}{len(todo)} to run{together}, {_about(estimator.total(todo, jobs))}"
-
-
-def _count(cells: Sequence[Cell]) -> str:
-    return f"{len(cells)} cell" if len(cells) == 1 else f"{len(cells)} cells"
-
-
-def _about(seconds: float | None) -> str:
-    return "time unknown" if seconds is None else f"about {format_duration(seconds)}"
-
-
-def _show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimator: Estimator, jobs: int) -> None:
-    rows = []
-    for cell in cells:
-        seconds = estimator.seconds(cell)
-        estimate = "unknown" if seconds is None else f"{seconds:.1f}"
-        state = ("to do", estimate) if cell.key in todo else ("done", "")
-        rows.append((cell.key, cell.dataset, cell.model, str(cell.labels["trial"]), describe_settings(cell), *state))
-    show_table(console, ["key", "dataset", "model", "trial", "settings", "state", "estimated s"], rows)
-    waiting = [cell for cell in cells if cell.key in todo]
-    say(console, f"{_count(cells)}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
-
-
-def _show_summary(console: Console, plan: Plan, records: dict[str, Record], ledger: Ledger, request: Request) -> None:
-    sources = Sources(ledger, {model.name: source_hash(model) for model in plan.models})
-    context = Context(
-        model_titles={model.name: model.title or model.name for model in plan.models},
-        dataset_titles={dataset.name: dataset.title for dataset in plan.datasets},
-        twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
-        stale={key for key, record in records.items() if sources.is_stale(record)},
-    )
-    if plan.purpose == COST:
-        frame = summarise_costs(plan.cells, records, context)
-        lines = cost_caption(frame, f"{request.results}/")
-    else:
-        frame = summarise(plan.cells, records, context)
-        lines = caption(frame, request.split, request.settings, f"{request.results}/")
-    show_table(console, list(frame.columns), frame.itertuples(index=False))
-    for line in [*lines, *budget_lines(plan.winners), *plan.missing, *plan.bad]:
-        say(console, line)
+# -- how it ends ----------------------------------------------------------------------------------------------------
 
 
 def exit_code(plan: Plan, records: dict[str, Record]) -> int:

@@ -13,9 +13,10 @@ from optuna.exceptions import StorageInternalError
 from rich.console import Console
 
 from bench.commands.cache import cache_in_use
-from bench.commands.run import open_here
+from bench.commands.run import check_split, open_here
 from bench.console import say
 from bench.data.catalogue import Dataset, resolve
+from bench.data.splits import tuning_rule
 from bench.data.store import Stored, cache_root
 from bench.devices import resolve_devices
 from bench.environment import usable_processors
@@ -199,7 +200,9 @@ class _Tune:
     def _open(self, dataset: Dataset) -> Stored | None:
         """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
         try:
-            return sealed_away(open_here(dataset, self.request.data, self.console, self.errors))
+            stored = open_here(dataset, self.request.data, self.console, self.errors)
+            check_split(dataset, stored, tuning_rule(dataset.split_rule))
+            return sealed_away(stored)
         except MissingData as error:
             self.missing += 1
             say(self.errors, f"missing: {error}")

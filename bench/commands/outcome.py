@@ -1,0 +1,81 @@
+"""What `run` says of its cells: the list of a dry run, the line before the first, the table after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from bench.console import say, show_table
+from bench.costs import cost_caption, summarise_costs
+from bench.estimate import Estimator
+from bench.ledger import Ledger
+from bench.plan import Cell
+from bench.records import Record
+from bench.registry import source_hash
+from bench.sizes import format_duration
+from bench.staleness import Sources
+from bench.studies import COST
+from bench.summary import Context, caption, describe_settings, summarise
+from bench.text import counted
+from bench.tuning.lanes import budget_lines
+
+if TYPE_CHECKING:
+    from bench.commands.run import Plan, Request
+
+
+def opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, results: Path, jobs: int) -> str:
+    if not todo:
+        which = f"all {len(cells)} cells are" if len(cells) > 1 else "the one cell is"
+        return f"nothing to run: {which} in {results}/"
+    done = f"{len(cells) - len(todo)} done, " if len(todo) < len(cells) else ""
+    together = f", {jobs} at a time" if jobs > 1 else ""
+    return f"{counted(len(cells), 'cell')}: {done}{len(todo)} to run{together}, {_about(estimator.total(todo, jobs))}"
+
+
+def elsewhere_line(answered: Collection[Record], processor: str) -> str:
+    """How many of the records that spare a run were not made on this processor; nothing where all were."""
+    others = sum(record["environment"]["processor"] != processor for record in answered)
+    if not others:
+        return ""
+    which = f"{others} of {counted(len(answered), 'record')} {'was' if others == 1 else 'were'}"
+    return f"{which} made on other machines; `--results mine` starts afresh"
+
+
+def _about(seconds: float | None) -> str:
+    return "time unknown" if seconds is None else f"about {format_duration(seconds)}"
+
+
+def show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimator: Estimator, jobs: int) -> None:
+    """What a dry run lists."""
+    rows = []
+    for cell in cells:
+        seconds = estimator.seconds(cell)
+        estimate = "unknown" if seconds is None else f"{seconds:.1f}"
+        state = ("to do", estimate) if cell.key in todo else ("done", "")
+        rows.append((cell.key, cell.dataset, cell.model, str(cell.labels["trial"]), describe_settings(cell), *state))
+    show_table(console, ["key", "dataset", "model", "trial", "settings", "state", "estimated s"], rows)
+    waiting = [cell for cell in cells if cell.key in todo]
+    say(console, f"{counted(len(cells), 'cell')}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
+
+
+def show_summary(console: Console, plan: Plan, records: dict[str, Record], ledger: Ledger, request: Request) -> None:
+    """The table, what a reader must know about it, and what stayed out."""
+    sources = Sources(ledger, {model.name: source_hash(model) for model in plan.models})
+    context = Context(
+        model_titles={model.name: model.title or model.name for model in plan.models},
+        dataset_titles={dataset.name: dataset.title for dataset in plan.datasets},
+        twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
+        stale={key for key, record in records.items() if sources.is_stale(record)},
+    )
+    if plan.purpose == COST:
+        frame = summarise_costs(plan.cells, records, context)
+        lines = cost_caption(frame, f"{request.results}/")
+    else:
+        frame = summarise(plan.cells, records, context)
+        lines = caption(frame, request.split, request.settings, f"{request.results}/")
+    show_table(console, list(frame.columns), frame.itertuples(index=False))
+    for line in [*lines, *budget_lines(plan.winners), *plan.missing, *plan.bad]:
+        say(console, line)
