@@ -9,6 +9,36 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
+from bench.commands.options import (
+    MODELS,
+    UNITS,
+    AllThreads,
+    Data,
+    Datasets,
+    Device,
+    Jobs,
+    Lane,
+    MaxEpochs,
+    MemoryLimit,
+    Mode,
+    Model,
+    Models,
+    OneLineGroup,
+    Overrides,
+    Plugin,
+    Reports,
+    Results,
+    Seed,
+    Settings,
+    Split,
+    SplitRatio,
+    Stale,
+    StudyName,
+    Threads,
+    TimeLimit,
+    TrialJobs,
+    Trials,
+)
 from bench.errors import EXIT_MISSING_DATA, EXIT_USER_ERROR, MissingData, UserError
 
 EXIT_INTERRUPTED = 130
@@ -16,57 +46,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 app = typer.Typer(
+    cls=OneLineGroup,
     help="Train node-classification models under one protocol, and keep every result.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Data = Annotated[
-    Path | None, typer.Option(help="Folder with raw data files; then BENCH_DATA and a per-user cache are searched.")
-]
-Results = Annotated[Path, typer.Option(help="Folder of the ledger.")]
-Reports = Annotated[Path, typer.Option(help="Folder that the report is written to.")]
-_SPLIT_DEFAULT = "fresh; sealed with tuned settings"
-Mode = Annotated[
-    str | None, typer.Option(help="Which trials: fresh, frozen or sealed splits.", show_default=_SPLIT_DEFAULT)
-]
-Lane = Annotated[str, typer.Option(help="Which settings: author, default, tuned or another lane.")]
-Plugin = Annotated[
-    list[str] | None,
-    typer.Option("--plugin", metavar="MODULE", help="A module with models or datasets of your own; may be repeated."),
-]
-StudyName = Annotated[
-    str | None, typer.Option("--study", metavar="NAME", help="One of the paper's studies; `list studies` shows them.")
-]
-
-Models = Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas.")]
-Datasets = Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")]
-Trials = Annotated[int, typer.Option(min=1, help="Trials per model and dataset.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the first trial; trial i adds i.")]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        help="fresh: a new split per trial; frozen: one split; sealed: one test set for ever.",
-        show_default=_SPLIT_DEFAULT,
-    ),
-]
-SplitRatio = Annotated[
-    str | None, typer.Option(metavar="A/B/C", help="Train/val/test in per cent instead of the dataset's own rule.")
-]
-Settings = Annotated[str, typer.Option(help="author, default, tuned, or another lane that a model declares.")]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
-]
-MaxEpochs = Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")]
-_AT_ONCE = "one per processor on small graphs if memory allows, else 1; 1 with --threads"
-Jobs = Annotated[int | None, typer.Option(min=1, help="Cells that run at the same time.", show_default=_AT_ONCE)]
-TrialJobs = Annotated[int, typer.Option("--jobs", min=1, help="Trials that run at the same time.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")]
-MemoryLimit = Annotated[str | None, typer.Option(metavar="SIZE", help="Per cell, such as 11GB.")]
-TimeLimit = Annotated[str | None, typer.Option(metavar="TIME", help="Per cell, such as 20m.")]
-Stale = Annotated[bool, typer.Option("--stale", help="Redo cells whose model has changed since.")]
 
 
 def unless_left_out(context: typer.Context, study: str | None, name: str, value: T) -> T | None:
@@ -182,7 +167,7 @@ def run(
 @app.command()
 @guarded
 def tune(
-    model: Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas; each has the budget.")],
+    model: Annotated[str, typer.Option("--model", "--models", help=f"{MODELS} Each has the budget.")],
     datasets: Datasets = "small",
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials per study that end by themselves: complete, pruned or failed.")
@@ -311,9 +296,9 @@ def plan(
 @app.command()
 @guarded
 def frontier(
-    model: Annotated[str, typer.Option(help="Models, aliases or groups, separated by commas.")],
+    model: Model,
     datasets: Datasets = "digits",
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and the training.")] = 0,
     split_ratio: SplitRatio = None,
     settings: Settings = "author",
     set_: Overrides = None,
@@ -325,15 +310,18 @@ def frontier(
             show_default="one after the first evaluation",
         ),
     ] = None,
-    threads: Threads = None,
+    threads: AllThreads = None,
     device: Device = "auto",
     data: Data = None,
     results: Results = Path("results"),
     time_limit: TimeLimit = None,
     up_to: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The most to try.", show_default="four fifths of what is free")
+        str | None,
+        typer.Option(metavar="SIZE", help=f"The most to try, {UNITS}.", show_default="four fifths of what is free"),
     ] = None,
-    precision: Annotated[float, typer.Option(help="How far apart the ends of the bracket may be, as a share.")] = 0.05,
+    precision: Annotated[
+        float, typer.Option(help="How far apart the ends of the bracket may be, as a share from 0.01 to 1.")
+    ] = 0.05,
     plugin: Plugin = None,
 ) -> int:
     """Find the smallest memory limit within which a model runs on a dataset."""
@@ -362,10 +350,16 @@ def frontier(
 @app.command("list")
 @guarded
 def list_(
-    what: Annotated[str, typer.Argument(help="models, datasets, both of them, studies, or all three.")] = "all",
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="models, datasets, both (models and datasets), studies, all, or a name: of a model with its settings, "
+            "a dataset, a study or a group."
+        ),
+    ] = "all",
     plugin: Plugin = None,
 ) -> int:
-    """List the models, the datasets and the studies that can be named."""
+    """List the models, the datasets and the studies that can be named, or the settings of a model."""
     from bench.commands.show import list_names
 
     return list_names(what, tuple(plugin or ()))
@@ -397,6 +391,7 @@ def status(results: Results = Path("results")) -> None:
 def why(
     model: Annotated[str, typer.Argument(help="A model.")],
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
+    tuning: Annotated[bool, typer.Option("--tuning", help="Trials of `tune` too.")] = False,
     results: Results = Path("results"),
     plugin: Plugin = None,
 ) -> None:
@@ -404,7 +399,7 @@ def why(
     from bench.commands.ledgers import show_failures
 
     use_plugins(plugin)
-    show_failures(model, dataset, results)
+    show_failures(model, dataset, results, tuning)
 
 
 @app.command()

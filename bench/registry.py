@@ -71,8 +71,8 @@ class Registry:
             if simplify(stem) == wanted.replace("+", "plus"):
                 raise UserError(reason)
         known = [*self.models, *(alias for model in self.models.values() for alias in model.aliases), *self.groups]
-        guess = nearest(name, known)
-        raise UserError(f"unknown model '{name}'.{guess or ' Known: ' + ', '.join(self.models) + '.'}")
+        guess = nearest(name, known) or f" Known: {', '.join(self.models)}."
+        raise UserError(f"unknown model '{name}'.{guess} `python -m bench list models` shows them all")
 
     def resolve(self, names: str) -> list[type[Model]]:
         """Names, aliases and groups, separated by commas; each model once, in the order asked for."""

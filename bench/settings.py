@@ -173,7 +173,10 @@ def parse_overrides(items: Sequence[str], models: Sequence[type[Model]]) -> tupl
         having = [model for model in models if key in field_types(model)]
         if not having:
             known = {name for model in models for name in field_types(model)}
-            raise UserError(f"--set {key}: no chosen model has this setting.{nearest(key, known)}")
+            card = models[0].name if len(models) == 1 else "MODEL"
+            raise UserError(
+                f"--set {key}: no chosen model has this setting.{nearest(key, known)} `list {card}` shows them"
+            )
         for model in having:
             try:
                 overrides[model.name][key] = parse_value(field_types(model)[key], text)

@@ -20,7 +20,8 @@ from typer.testing import CliRunner, Result
 from bench import registry
 from bench.claims import Claims
 from bench.cli import app
-from bench.commands.run import fallback_lines
+from bench.commands.outcome import elsewhere_line
+from bench.commands.run import Request, fallback_lines, make_options
 from bench.devices import resolve_devices
 from bench.errors import UserError
 from bench.plan import Cell
@@ -106,7 +107,10 @@ def test_passports() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--models", f"{MODEL}x"], f"unknown model '{MODEL}x'. Did you mean '{MODEL}'?"),
+        (
+            ["--models", f"{MODEL}x"],
+            f"unknown model '{MODEL}x'. Did you mean '{MODEL}'? `python -m bench list models` shows them all",
+        ),
         (["--models", ","], "no model is named"),
         (["--datasets", "phisics"], "Did you mean 'physics'?"),
         (["--datasets", "nowhere/graph.npz"], "nowhere/graph.npz"),
@@ -128,6 +132,7 @@ def test_passports() -> None:
         (["--seed", "99999999999"], "99999999999"),
         (["--retry", "omm"], "Did you mean 'oom'?"),
         (["--memory-limit", "11 bananas"], "not an amount of memory"),
+        (["--memory-limit", "5"], "'5' has no unit; write for example 11GB"),
         (["--time-limit", "-3m"], "not a length of time"),
         (["--device", "gpu"], "not a device"),
         (["--data", "nowhere", "--datasets", "photo"], "nowhere"),
@@ -150,13 +155,18 @@ def test_user_mistakes(arguments: list[str], message: str) -> None:
 def test_usage_mistakes(arguments: list[str]) -> None:
     result = bench("run", *arguments)
     assert result.exit_code == 2
-    assert arguments[0] in result.stderr
+    assert all(word in result.stderr for word in arguments)
+    assert result.stderr.startswith("error: ") and result.output.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["list", "modles"], "Did you mean 'models'?"),
+        (["list", "phtoo"], "Did you mean 'photo'?"),
+        (["list", f"{OTHER}q"], f"Did you mean '{OTHER}'?"),
+        (["lst"], "No such command 'lst'. Did you mean 'list'?"),
+        (["tune"], "Missing option '--model"),
         (["cache", "burn"], "not 'burn'"),
         (["data", "foto"], "'photo'"),
         (["status"], "there is no results folder"),
@@ -172,18 +182,55 @@ def test_mistakes_with_other_verbs(arguments: list[str], message: str) -> None:
 
 def test_results_that_cannot_be_written(graph: str) -> None:
     Path("file").touch()
-    result = bench("run", "--models", MODEL, "--datasets", graph, "--results", "file/below")
-    assert result.exit_code == 2
-    assert "file/below' cannot be written" in result.stderr
-    assert "Traceback" not in result.output
+    for folder in ("file", "file/below"):
+        for verb in (["run"], ["run", "--dry-run"], ["plan"]):
+            result = bench(*verb, "--models", MODEL, "--datasets", graph, "--results", folder)
+            assert result.exit_code == 2
+            assert f"{folder}' cannot be written" in result.stderr
+            assert result.output.count("\n") == 1
 
 
-def test_damaged_data_is_one_line(graph: str) -> None:
+@pytest.mark.parametrize("verb", [["run"], ["run", "--dry-run"], ["plan"], ["frontier", "--models", MODEL]])
+def test_damaged_data_is_one_line(graph: str, verb: list[str]) -> None:
     Path(graph).write_bytes(Path(graph).read_bytes()[:300])
-    result = bench("run", "--datasets", graph)
+    result = bench(*verb, "--datasets", graph)
     assert result.exit_code == 2
     assert result.stderr.startswith("bad data: ring.npz ")
-    assert result.stderr.count("\n") == 1
+    assert result.output.count("\n") == 1  # no empty table either
+
+
+def write_path(file: str, nodes: int) -> None:
+    """A path of so many nodes, of two classes in turn."""
+    path = sp.csr_array((np.ones(nodes - 1), (range(nodes - 1), range(1, nodes))), shape=(nodes, nodes))
+    arrays = {f"adj_{part}": getattr(path, part) for part in ("data", "indices", "indptr", "shape")}
+    np.savez(file, **arrays, attr_matrix=np.eye(nodes), labels=np.arange(nodes) % 2)
+
+
+TOO_SMALL = "bad data: tiny: 3 nodes are too few for the split rule uniform-60/20/20: one of its parts would be empty; "
+
+
+@pytest.mark.parametrize(
+    "verb", [["run"], ["run", "--dry-run"], ["plan"], ["frontier", "--model", MODEL], ["tune", "--trials", "1"]]
+)
+def test_a_graph_too_small_for_its_split_is_said_before_anything_is_recorded(verb: list[str]) -> None:
+    write_path("tiny.npz", 3)
+    models = [] if "--model" in verb else ["--models", MODEL]
+    result = bench(*verb, *models, "--datasets", "tiny.npz")
+    assert result.exit_code == 2
+    rule = TOO_SMALL.replace("uniform", "tuning:uniform") if verb[0] == "tune" else TOO_SMALL
+    assert result.output == f"{rule}name a larger graph or another --split-ratio\n"
+    assert not list(Path("results").glob("**/*.jsonl"))
+
+
+def test_a_graph_too_small_for_its_split_leaves_the_others_alone(graph: str) -> None:
+    write_path("tiny.npz", 3)
+    result = bench("run", "--dry-run", "--models", MODEL, "--datasets", f"tiny.npz,{graph}", "--trials", "2")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(TOO_SMALL) and result.stderr.count("\n") == 1
+    assert "2 cells, 2 to do" in result.stdout and "tiny" not in result.stdout
+    write_path("enough.npz", 5)  # 3, 1 and 1 nodes
+    result = bench("run", "--dry-run", "--models", MODEL, "--datasets", "enough.npz", "--trials", "1")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_damaged_data_in_the_cache_can_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +337,52 @@ def test_run_resume_and_look_back(graph: str) -> None:
 
 
 def test_no_name_is_not_every_name() -> None:
-    for verb, option in (("run", "--models"), ("plan", "--models"), ("frontier", "--model")):
-        result = bench(verb, option, "")
-        assert result.exit_code == 2 and "all" not in result.stdout, result.output
+    for verb in (["run"], ["plan"], ["frontier"], ["tune", "--trials", "1"]):
+        for option in ("--models", "--model"):  # either spelling, everywhere
+            result = bench(*verb, option, "")
+            assert result.exit_code == 2 and "no model is named" in result.stderr, result.output
+
+
+def test_either_spelling_takes_a_list(graph: str) -> None:
+    for option in ("--model", "--models"):
+        result = bench("run", option, f"{MODEL},{OTHER}", "--datasets", graph, "--trials", "1", "--dry-run")
+        assert "2 cells, 2 to do" in result.stdout, result.output
+
+
+@pytest.mark.parametrize(
+    ("request_", "retry", "stale", "redo", "private"),
+    [
+        (Request(), frozenset(), False, False, False),
+        (Request(redo=True), frozenset(), False, True, True),
+        (Request(stale=True), frozenset(), True, False, True),
+        (Request(retry="oom"), frozenset({"oom"}), False, False, False),
+        (Request(retry="oom, ERROR"), frozenset({"oom", "error"}), False, False, False),
+    ],
+)
+def test_what_is_run_again_and_whether_it_prepares_its_own_arrays(
+    request_: Request, retry: frozenset[str], stale: bool, redo: bool, private: bool
+) -> None:
+    options = make_options(request_)
+    assert (options.retry, options.stale, options.redo, options.private_arrays) == (retry, stale, redo, private)
+    assert options.prepares_alone is private
+
+
+def test_records_of_other_machines_are_mentioned() -> None:
+    here, there = ({"environment": {"processor": name}} for name in ("mine", "theirs"))
+    assert elsewhere_line([], "mine") == elsewhere_line([here, here], "mine") == ""
+    assert elsewhere_line([there, here, there], "mine") == (
+        "2 of 3 records were made on other machines; `--results mine` starts afresh"
+    )
+    assert elsewhere_line([there], "mine").startswith("1 of 1 record was made on other machines; ")
+
+
+def test_a_run_says_that_its_records_come_from_elsewhere(graph: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = ["run", "--models", MODEL, "--datasets", graph, "--trials", "1", "--max-epochs", "2"]
+    assert "other machines" not in bench(*request).stdout
+    assert "other machines" not in bench(*request).stdout  # its own record now
+    monkeypatch.setattr("bench.commands.run.processor", lambda: "another one")
+    for again in (bench(*request), bench(*request, "--dry-run")):
+        assert "1 of 1 record was made on other machines; `--results mine` starts afresh\n" in again.stdout
 
 
 def test_failed_cells_are_shown_and_explained(graph: str) -> None:
@@ -312,7 +402,7 @@ def test_status_names_what_is_running() -> None:
     claim = Claims(Path("results")).take("cell", "net\tphoto")
     assert claim is not None
     assert "0 done, 1 running, 0 failed" in bench("status").stdout
-    assert "| photo     | net     | 0      | 1         |" in bench("status").stdout
+    assert "| photo     | net     | 0      | 0        | 1         |" in bench("status").stdout
     claim.release()
     assert "nothing has been run" in bench("status").stdout
 

@@ -9,39 +9,44 @@ from rich.console import Console
 
 from bench.claims import Claims
 from bench.console import say, show_table
+from bench.data.splits import is_scored
 from bench.errors import UserError
 from bench.ledger import Ledger
-from bench.records import Record, is_failure
-from bench.text import nearest
+from bench.records import OK, PRUNED, Record, is_failure
+from bench.text import counted, nearest, settings_as_typed
 
 
 def show_status(results: Path) -> None:
     """Counts per dataset and model, with the statuses of what failed."""
     console, ledger = Console(), _open(results)
-    failures: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    done: Counter[tuple[str, str]] = Counter()
+    counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in _standing(ledger):
-        place = record["dataset"], record["model"]
-        if not is_failure(record):
-            done[place] += 1
-        else:
-            failures[place][record["status"]] += 1
+        counts[record["dataset"], record["model"]][record["status"]] += 1
     running = Counter(_place(note) for note in Claims(results).held().values())
-    rows = [
-        (*place, str(done[place]), str(running[place]), ", ".join(f"{n} {status}" for status, n in failed.items()))
-        for place in sorted({*done, *failures, *running})
-        for failed in [failures.get(place, Counter())]
-    ]
+    rows, total = [], Counter[str]()
+    for place in sorted({*counts, *running}):
+        failed = {status: n for status, n in counts[place].items() if status not in (OK, PRUNED)}
+        done, pruned = counts[place][OK], counts[place][PRUNED]
+        numbers = (str(done), str(pruned), str(running[place]))
+        rows.append((*place, *numbers, ", ".join(f"{n} {status}" for status, n in sorted(failed.items()))))
+        total.update(done=done, pruned=pruned, failed=sum(failed.values()))
     if not rows:
         say(console, f"nothing has been run into {results}/ yet")
         return
-    show_table(console, ["dataset", "model", "done", "running", "failed"], rows)
-    total_failed = sum(counter.total() for counter in failures.values())
-    say(console, f"{done.total()} done, {running.total()} running, {total_failed} failed. Records: {results}/")
+    show_table(console, ["dataset", "model", "done", "pruned", "running", "failed"], rows)
+    pruned_too = f", {total['pruned']} pruned (trials of `tune` that were not worth finishing)"
+    say(
+        console,
+        f"{total['done']} done, {running.total()} running, {total['failed']} failed"
+        f"{pruned_too if total['pruned'] else ''}. Records: {results}/",
+    )
 
 
-def show_failures(model: str, dataset: str, results: Path) -> None:
-    """The reasons, and the ends of the logs, of the cells of this model on this dataset that failed."""
+def show_failures(model: str, dataset: str, results: Path, tuning: bool = False) -> None:
+    """The reasons, and the ends of the logs, of the cells of this model on this dataset that failed.
+
+    Trials of `tune` only where asked for: many of them fail as a matter of course.
+    """
     from bench.registry import find_model
 
     console, ledger = Console(), _open(results)
@@ -53,15 +58,36 @@ def show_failures(model: str, dataset: str, results: Path) -> None:
     if not records:
         also = f"; it has records on {', '.join(known)}" if known else ""
         raise UserError(f"no cell of {name} on '{dataset}' is in {results}/{also}.{nearest(dataset, known)}")
-    failed = [record for record in records if is_failure(record)]
-    for record in failed:
+    chosen = [record for record in records if tuning or not _is_tuning(record)]
+    failed = [record for record in chosen if is_failure(record)]
+    for record in sorted(failed, key=lambda record: (_origin(record), _trial(record), record["started"])):
         _show_failure(console, record, results)
-    say(console, f"{name} on {records[0]['dataset']}: {len(failed)} of {len(records)} cells failed")
+    say(console, f"{name} on {wanted}: {len(failed)} of {len(chosen)} cells failed")
+    hidden = sum(is_failure(record) for record in records) - len(failed)
+    if hidden:
+        say(console, f"and {counted(hidden, 'trial')} of `tune`, which --tuning shows")
+
+
+def _is_tuning(record: Record) -> bool:
+    return not is_scored(record["split"]["rule"])
+
+
+def _origin(record: Record) -> str:
+    """What a cell was run for: its study of `tune`, or purpose, split mode and settings."""
+    labels = record["labels"]
+    if _is_tuning(record):
+        return f"tuning study {labels.get('study', '-')}"
+    settings = f"{labels.get('settings', '-')} settings {settings_as_typed(labels.get('set', {}))}".strip()
+    return ", ".join(filter(None, [record.get("purpose"), f"{labels.get('mode', '-')} splits", settings]))
+
+
+def _trial(record: Record) -> int:
+    return int(record["labels"].get("trial", -1))
 
 
 def _show_failure(console: Console, record: Record, results: Path) -> None:
-    trial = record["labels"].get("trial", "-")
-    say(console, f"trial {trial}, cell {record['key']}, {record['started']}: {record['status']}: {record['reason']}")
+    which = f"{_origin(record)}, trial {record['labels'].get('trial', '-')}, cell {record['key']}, {record['started']}"
+    say(console, f"{which}: {record['status']}: {record['reason']}")
     for line in record.get("log", "").splitlines():
         say(console, f"    {line}")
     log = results / "logs" / f"{record['key']}.log"

@@ -1,8 +1,8 @@
-"""`list` and `data`: what can be named, and what is known about the datasets here."""
+"""`list` and `data`: what can be named, and what is known about a model and about the datasets here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,40 +13,72 @@ from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
 
 if TYPE_CHECKING:
+    from bench.data.catalogue import Dataset
     from bench.model import Model
+    from bench.studies import Study
 
 KINDS = ("models", "datasets", "both", "studies", "all")
 
 
 def list_names(what: str, plugins: Sequence[str] = ()) -> int:
-    """Names, aliases and groups, those of plug-ins included; returns the exit code."""
+    """Names, aliases and groups, those of plug-ins included, or what one of them stands for; returns the exit code."""
+    from bench.data.catalogue import datasets
     from bench.plugins import load_plugins
+    from bench.registry import scan
+    from bench.studies import studies
 
-    if what not in KINDS:
-        raise UserError(f"list can show {', '.join(KINDS)}, not '{what}'.{nearest(what, KINDS)}")
     console, broken = Console(), load_plugins(plugins).broken
-    lists = {"models": _list_models, "datasets": _list_datasets, "studies": _list_studies}
-    chosen = {"both": ["models", "datasets"], "all": list(lists)}.get(what, [what])
-    for name in chosen:
-        if name != chosen[0]:
-            say(console, "")
-        lists[name](console)
+    if what in ("models", "both", "all"):
+        _list_models(console, scan().models.values())
+    if what in ("both", "all"):
+        say(console, "")
+    if what in ("datasets", "both", "all"):
+        _list_datasets(console, datasets().values())
+    if what == "all":
+        say(console, "")
+    if what in ("studies", "all"):
+        _list_studies(console, studies().values())
+    if what not in KINDS:
+        _list_one(console, what)
     for reason in broken:
         say(Console(stderr=True), f"warning: {reason}")
     return EXIT_USER_ERROR if broken else EXIT_OK
 
 
-def _list_models(console: Console) -> None:
+def _list_one(console: Console, word: str) -> None:
+    """A model with its settings, or the rows of a group, a dataset or a study."""
+    from bench.commands.model_card import show_model
+    from bench.data.catalogue import GROUPS, datasets
+    from bench.registry import scan, simplify
+    from bench.studies import studies
+
+    registry, lower = scan(), word.lower()
+    graphs = [item for item in datasets().values() if lower in (item.name, *item.aliases, *item.groups)]
+    if simplify(word) in registry.names:
+        show_model(console, registry.find(word))
+    elif simplify(word) in registry.groups:
+        _list_models(console, registry.groups[simplify(word)])
+    elif graphs:
+        _list_datasets(console, graphs)
+        say(console, f"`data {lower}` shows what is known about it.")
+    elif lower in studies():
+        _list_studies(console, [studies()[lower]])
+    else:
+        aliases = [name for item in (*registry.models.values(), *datasets().values()) for name in item.aliases]
+        known = [*KINDS, *registry.models, *datasets(), *aliases, *registry.groups, *GROUPS, *studies()]
+        raise UserError(
+            f"list can show {', '.join(KINDS)}, a model, a dataset or a study, not '{word}'.{nearest(word, known)}"
+        )
+
+
+def _list_models(console: Console, models: Iterable[type[Model]]) -> None:
     from bench.registry import scan
 
     registry = scan()
-    rows = [
-        (model.name, ", ".join(model.aliases), model.group, _lanes(model), model.paper)
-        for model in registry.models.values()
-    ]
+    rows = [(model.name, ", ".join(model.aliases), model.group, _lanes(model), model.paper) for model in models]
     show_table(console, ["model", "aliases", "group", "settings", "paper"], rows)
     say(console, "Settings: lane (datasets it has settings for); all other cells use the model's defaults.")
-    say(console, f"Groups of models: {', '.join(registry.groups)}.")
+    say(console, f"Groups of models: {', '.join(registry.groups)}. `list MODEL` shows a model's settings.")
     for reason in registry.broken.values():
         say(Console(stderr=True), f"warning: {reason}")
 
@@ -56,20 +88,17 @@ def _lanes(model: type[Model]) -> str:
     return "; ".join(f"{lane} ({', '.join(datasets)})" for lane, datasets in model.settings.items() if datasets) or "-"
 
 
-def _list_datasets(console: Console) -> None:
-    from bench.data.catalogue import GROUPS, datasets
+def _list_datasets(console: Console, datasets: Iterable[Dataset]) -> None:
+    from bench.data.catalogue import GROUPS
 
     rows = [
-        (item.name, item.title, ", ".join(item.aliases), ", ".join(item.groups), item.split_rule)
-        for item in datasets().values()
+        (item.name, item.title, ", ".join(item.aliases), ", ".join(item.groups), item.split_rule) for item in datasets
     ]
     show_table(console, ["dataset", "title", "aliases", "groups", "split rule"], rows)
     say(console, f"Groups of datasets: {', '.join(GROUPS)}. A graph of your own is named by the path of its .npz file.")
 
 
-def _list_studies(console: Console) -> None:
-    from bench.studies import studies
-
+def _list_studies(console: Console, studies: Iterable[Study]) -> None:
     rows = [
         (
             study.name,
@@ -79,7 +108,7 @@ def _list_studies(console: Console) -> None:
             study.datasets + (f"; here also {study.extra}" if study.extra else ""),
             str(sum(1 for _ in study.combinations(study.everywhere))),
         )
-        for study in studies().values()
+        for study in studies
     ]
     show_table(console, ["study", "in the paper", "what it asks", "models", "datasets", "columns"], rows)
     say(console, "A column is one model with one setting on one dataset, to be run as often as there are trials.")

@@ -1,0 +1,102 @@
+"""How the options that several verbs share are typed, and what a mistake in any option gives."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from bench.errors import EXIT_USER_ERROR
+
+Data = Annotated[
+    Path | None, typer.Option(help="Folder with raw data files; then BENCH_DATA and a per-user cache are searched.")
+]
+Results = Annotated[Path, typer.Option(help="Folder of the ledger.")]
+Reports = Annotated[Path, typer.Option(help="Folder that the report is written to.")]
+_SPLIT_DEFAULT = "fresh; sealed with tuned settings"
+Mode = Annotated[
+    str | None, typer.Option(help="Which trials: fresh, frozen or sealed splits.", show_default=_SPLIT_DEFAULT)
+]
+Lane = Annotated[
+    str, typer.Option(help="Which settings: author, default, tuned or another lane that `list models` shows.")
+]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="MODULE", help="A module with models or datasets of your own; may be repeated."),
+]
+StudyName = Annotated[
+    str | None, typer.Option("--study", metavar="NAME", help="One of the paper's studies; `list studies` shows them.")
+]
+
+MODELS = "Models, aliases or groups, separated by commas."
+Models = Annotated[str, typer.Option("--models", "--model", help=MODELS)]
+Model = Annotated[str, typer.Option("--model", "--models", help=MODELS)]
+Datasets = Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")]
+Trials = Annotated[int, typer.Option(min=1, help="Trials per model and dataset.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first trial; trial i adds i.")]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="fresh: a new split per trial; frozen: one split; sealed: one test set for ever.",
+        show_default=_SPLIT_DEFAULT,
+    ),
+]
+SplitRatio = Annotated[
+    str | None, typer.Option(metavar="A/B/C", help="Train/val/test in per cent instead of the dataset's own rule.")
+]
+Settings = Annotated[
+    str,
+    typer.Option(
+        metavar="LANE",
+        help="A lane is a named choice of settings per dataset: author (what the model's authors published), default "
+        "(one for all), tuned (what `tune` found), or another that `list models` shows.",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
+]
+MaxEpochs = Annotated[int | None, typer.Option(min=1, help="Cap on training; records say so.")]
+_AT_ONCE = "one per processor on small graphs if memory allows, else 1; 1 with --threads"
+Jobs = Annotated[int | None, typer.Option(min=1, help="Cells that run at the same time.", show_default=_AT_ONCE)]
+TrialJobs = Annotated[int, typer.Option("--jobs", min=1, help="Trials that run at the same time.")]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")]
+AllThreads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads per run.", show_default="all cores")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")]
+UNITS = "with a unit: MB, GB, TB or MiB, GiB, TiB"
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help=f"Per cell, above what a worker has at its start, such as 11GB; {UNITS}."),
+]
+TimeLimit = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Per cell, such as 90s, 20m or 1h30m; a bare number is seconds.")
+]
+Stale = Annotated[bool, typer.Option("--stale", help="Redo cells whose model has changed since.")]
+
+
+# Newer versions of typer bring a click of their own: both call a mistake in the options by the base of BadParameter.
+_MISTYPED: Any = typer.BadParameter.__base__
+
+
+class OneLineGroup(typer.core.TyperGroup):
+    """Mistakes in the options become one line too, not usage, hint, blank line and message."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except _MISTYPED as error:
+            command = error.ctx.command_path if error.ctx else "python -m bench"
+            typer.echo(f"error: {_in_one_line(error)} (`{command} --help` shows what is allowed)", err=True)
+            code = EXIT_USER_ERROR
+        if standalone_mode:
+            sys.exit(code)
+        return code
+
+
+def _in_one_line(error: Any) -> str:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    # Where typer asks pydantic, the message does not name the value; click's does.
+    refused = getattr(error.__cause__, "errors", list)()
+    return f"{message}, not '{refused[0]['input']}'" if refused else message
