@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,9 +84,17 @@ _MISTYPED: Any = typer.BadParameter.__base__
 class OneLineGroup(typer.core.TyperGroup):
     """Mistakes in the options become one line too, not usage, hint, blank line and message."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except _MISTYPED as error:
             command = error.ctx.command_path if error.ctx else "python -m bench"
             typer.echo(f"error: {_in_one_line(error)} (`{command} --help` shows what is allowed)", err=True)
@@ -98,5 +107,5 @@ class OneLineGroup(typer.core.TyperGroup):
 def _in_one_line(error: Any) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     # Where typer asks pydantic, the message does not name the value; click's does.
-    refused = getattr(error.__cause__, "errors", list)()
+    refused: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     return f"{message}, not '{refused[0]['input']}'" if refused else message

@@ -301,12 +301,14 @@ def open_here(dataset: Dataset, data: Path | None, console: Console, errors: Con
     return stored
 
 
-def check_split(dataset: Dataset, stored: Stored, rule: str) -> None:
+def check_split(
+    dataset: Dataset, stored: Stored, rule: str, advice: str = "name a larger graph or another --split-ratio"
+) -> None:
     """Refuse a graph that this rule cannot divide; with which seed makes no difference."""
     try:
         draw_split(rule, stored.graph.labels, stored.graph.num_classes, seed=0)
     except UserError as error:
-        advice = "" if "--split-ratio" in str(error) else "; name a larger graph or another --split-ratio"
+        advice = "" if "--split-ratio" in str(error) else f"; {advice}"  # some errors bring their own
         raise BadData(f"{dataset.title}: {error}{advice}") from None
 
 

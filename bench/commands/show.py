@@ -64,7 +64,7 @@ def _list_one(console: Console, word: str) -> None:
     elif lower in studies():
         _list_studies(console, [studies()[lower]])
     else:
-        aliases = [name for item in (*registry.models.values(), *datasets().values()) for name in item.aliases]
+        aliases = [*registry.names, *(alias for item in datasets().values() for alias in item.aliases)]
         known = [*KINDS, *registry.models, *datasets(), *aliases, *registry.groups, *GROUPS, *studies()]
         raise UserError(
             f"list can show {', '.join(KINDS)}, a model, a dataset or a study, not '{word}'.{nearest(word, known)}"

@@ -201,7 +201,7 @@ class _Tune:
         """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
         try:
             stored = open_here(dataset, self.request.data, self.console, self.errors)
-            check_split(dataset, stored, tuning_rule(dataset.split_rule))
+            check_split(dataset, stored, tuning_rule(dataset.split_rule), "name a larger graph")
             return sealed_away(stored)
         except MissingData as error:
             self.missing += 1

@@ -9,8 +9,8 @@
   - `measure` is accuracy, gain (both in points of a hundred), nodes, edges, features, classes, memory_mb or seconds;
   - `status` is `oom` where the paper prints OOM instead of a number; `bold` is 1 where it prints bold. It underlines
     nothing.
-* `claims.toml`: statements that the paper makes, in our words, each in a form that can be checked; and the model that
-  they are about.
+* `claims.toml`: statements that the paper makes, in our words, each in a form that can be checked; the models that
+  they are about; and what the paper is called.
 * `slips.toml`: where the text contradicts itself, its tables or the official code. The data above keep what is printed
   in the tables and take nothing from a slip.
 """
@@ -170,6 +170,17 @@ def claims(file: Path = CLAIMS_FILE) -> list[Claim]:
 def control(file: Path = CLAIMS_FILE) -> str:
     """The model that the paper is about: all others are compared with it."""
     return str(read_toml(file)["control"])
+
+
+def proposed(file: Path = CLAIMS_FILE) -> tuple[str, ...]:
+    """The models that are the paper's own."""
+    return tuple(str(name) for name in read_toml(file)["proposed"])
+
+
+def citation(file: Path = CLAIMS_FILE) -> str:
+    """Who wrote it, what it is called, where it stands."""
+    paper = read_toml(file)["paper"]
+    return f"{', '.join(paper['authors'])}: {paper['title']} ({paper['published']})"
 
 
 def slips(file: Path = SLIPS_FILE) -> list[Slip]:

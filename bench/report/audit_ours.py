@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy import stats
@@ -31,13 +32,21 @@ from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Estimate, Refusal, Sp
 from bench.sizes import MEGABYTE, megabytes
 from bench.studies import COST, studies
 
+MEMORY_KINDS = ("oom", "memory_below")  # claims on what fits into how much memory
 LEAST_REPEATS = 3  # of a timing, from which on its interval says something
 Sweep = list[tuple[float, Trials]]  # the value of the setting that is varied, and the trials there
 
 
 def audit_ours(claim: Claim, findings: Findings) -> Judgement:
-    """What our trials say."""
-    return judge(claim, list(_OUR_CHECKS[claim.kind](claim, findings)))
+    """What our trials say; of memory only for our implementation, on the device where it was run."""
+    judged = judge(claim, list(_OUR_CHECKS[claim.kind](claim, findings)))
+    return replace(judged, place=_device(judged, findings)) if claim.kind in MEMORY_KINDS else judged
+
+
+def _device(judged: Judgement, findings: Findings) -> str:
+    used = set(judged.keys)
+    gpus = {bool(r["environment"]["gpu"]) for r in findings.evidence.records if address(r) in used}
+    return " and ".join(f"on a {'GPU' if gpu else 'CPU'}" for gpu in sorted(gpus))
 
 
 def _our_pairs(claim: Claim, findings: Findings) -> Iterator[Check]:

@@ -60,7 +60,8 @@ def _paper_difference(numbers: pd.DataFrame, place: tuple[str, str, str], other:
     difference, against = float(first["mean"] - second["mean"]), f"over {title(other[0], other[1])}"
     if np.isnan(first["std"]) or np.isnan(second["std"]):
         verdict = HOLDS if difference > 0 else FAILS if difference < 0 else UNDECIDED
-        return Check(place[2], verdict, f"{difference:+.2f} {against} ({NO_SPREAD})", margin=difference)
+        effect = f"{difference:+.2f} {against} ({NO_SPREAD})"
+        return Check(place[2], verdict, effect, margin=difference, sign_only=True)
     compared = welch(Reported(first["mean"], first["std"]), Reported(second["mean"], second["std"]))
     effect = f"{difference:+.2f} {against} {brackets(compared.interval)}, p = {compared.p:.2g}"
     return Check(place[2], significant(difference, compared.p), effect, margin=difference)
@@ -90,7 +91,7 @@ def _paper_faster(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:
         ratio = theirs / float(numbers.loc[(model, claim.variant, dataset), "mean"])
         assert claim.threshold is not None
         effect = f"{title(other)} takes {ratio:.2f} times as long"
-        yield Check(dataset, HOLDS if ratio >= claim.threshold else FAILS, effect, margin=ratio)
+        yield Check(dataset, HOLDS if ratio >= claim.threshold else FAILS, effect, margin=ratio, sign_only=True)
 
 
 def _paper_memory(claim: Claim, numbers: pd.DataFrame) -> Iterator[Check]:

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.ledger import Ledger
+from bench.paper import citation
 from bench.predictions import PredictionStore
 from bench.records import address
-from bench.report.audit import CLAIMS, audit_table
-from bench.report.costs import machine_table
+from bench.report.audit import Audited, audit, audit_table
+from bench.report.costs import in_brief, machine_table
 from bench.report.drawing import Drawing, drawn_by
 from bench.report.evidence import Evidence
 from bench.report.figures import all_figures
 from bench.report.findings import Findings, Setting
 from bench.report.frontier import frontier_table
 from bench.report.glance import glance
+from bench.report.highlights import highlights
 from bench.report.origins import origin_table
-from bench.report.page import make_page
+from bench.report.page import Head, make_page
 from bench.report.rivals import Ranking, across_table, control_table, ranking
-from bench.report.scorecard import VERDICTS, Score, scorecard, scores
+from bench.report.scorecard import VERDICTS, Score, scorecard, scores, without_not_run
 from bench.report.table import Table, to_csv, to_latex, to_markdown
 from bench.report.tables import all_tables, model_order
 from bench.report.tuning import tuning_drawing, tuning_table, with_budgets
@@ -36,6 +38,8 @@ ORDER = (
     "tuning", "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
+# Tables that are too long or too wide to be read whole: how a reader gets them; the CSV files have everything.
+SHORTENED = {"scorecard": without_not_run, "cost": in_brief, "accuracy-small-cost": in_brief}
 CONTENTS = "contents.txt"  # the names of all files, so that the next report knows which ones are its own
 
 
@@ -51,35 +55,38 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     """Read the ledger and make every file of the report; nothing is written."""
     evidence = Evidence(Ledger(results))
     findings = Findings(evidence, setting or Setting())
-    found, ranked = scores(findings), ranking(findings)
-    tables = with_budgets(make_tables(findings, found, ranked), evidence, findings.setting.lane)
+    found, ranked, audited = scores(findings), ranking(findings), audit(findings)
+    tables = with_budgets(make_tables(findings, found, ranked, audited), evidence, findings.setting.lane)
     tables += filter(None, [frontier_table(results), tuning_table(results)])
     drawings = list(all_figures(findings, found, ranked, PredictionStore(results)))
     drawings += filter(None, [tuning_drawing(results)])
     files: dict[str, bytes] = {DRAWN_BY: json.dumps(drawn_by(), indent=1).encode()}
-    for table in tables:
-        files[f"tables/{table.name}.csv"] = to_csv(table).encode()
-        files[f"tables/{table.name}.tex"] = to_latex(table).encode()
+    files |= {f"tables/{table.name}.csv": to_csv(table).encode() for table in tables}
+    shown = [SHORTENED[table.name](table) if table.name in SHORTENED else table for table in tables]
+    files |= {f"tables/{table.name}.tex": to_latex(table).encode() for table in shown}
     for drawing in drawings:
         files |= {f"figures/{drawing.name}.{form}": content for form, content in drawing.files.items()}
-    parts = in_order(tables, drawings)
-    [claims] = [table for table in tables if table.name == CLAIMS]
-    lead = [_count(evidence, tables), *glance(findings, found, claims)]
-    warnings = [f"Warning: {warning}" for warning in evidence.warnings]
-    files["report.md"] = _markdown(parts, lead, warnings).encode()
-    files["index.html"] = make_page(parts, evidence.records, "\n".join(lead), _chips(found), warnings).encode()
+    parts = in_order(shown, drawings)
+    head = Head(
+        about=(f"Paper: {citation()}.", _newest(evidence)),
+        findings=tuple(highlights(findings, found)),
+        counts=(*glance(findings, found, audited), _count(evidence, tables)),
+        warnings=tuple(f"Warning: {warning}" for warning in evidence.warnings),
+    )
+    files["report.md"] = _markdown(parts, head).encode()
+    files["index.html"] = make_page(parts, evidence.records, head, _chips(found)).encode()
     files[CONTENTS] = "".join(f"{name}\n" for name in sorted([*files, CONTENTS])).encode()
     return Report(files, evidence.warnings)
 
 
-def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking) -> list[Table]:
+def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking, audited: Sequence[Audited]) -> list[Table]:
     """Every table of the report."""
     return [
         scorecard(findings, found),
         *all_tables(findings),
         control_table(findings, studies()["accuracy-small"], model_order("tab:normal-data")),
         across_table(findings, ranked),
-        audit_table(findings),
+        audit_table(audited, findings.setting),
         origin_table(model_order("tab:normal-data")),
         machine_table(findings.evidence),
     ]
@@ -96,6 +103,15 @@ def _chips(found: Sequence[Score]) -> list[tuple[str, str]]:
     return [(verdict, str(counts[verdict])) for verdict in VERDICTS if counts[verdict]]
 
 
+def _newest(evidence: Evidence) -> str:
+    """When the newest record was made, and by which version of the code."""
+    if not evidence.records:
+        return "No records yet."
+    record = max(evidence.records, key=lambda record: str(record["started"]))
+    code = record["environment"].get("code")
+    return f"Newest record: {record['started'][:10]}" + (f", by code version {code[:12]}." if code else ".")
+
+
 def _count(evidence: Evidence, tables: Sequence[Table]) -> str:
     statuses = Counter(record["status"] for record in evidence.records)
     parts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
@@ -109,16 +125,19 @@ def _count(evidence: Evidence, tables: Sequence[Table]) -> str:
     return lead + f" {unused} cells are behind none: other splits, settings or graphs, or tuning." if unused else lead
 
 
-def _markdown(parts: Sequence[Table | Drawing], lead: Sequence[str], warnings: Sequence[str]) -> str:
+def _markdown(parts: Sequence[Table | Drawing], head: Head) -> str:
     def texts() -> Iterator[str]:
         yield "# Report"
-        yield "\n".join(f"* {line}" for line in lead)
+        yield "  \n".join(head.about)
+        yield "## Findings"
+        yield "\n".join(f"* {line}" for line in head.findings)
+        yield "## Counts"
+        yield "\n".join(f"* {line}" for line in (*head.counts, *head.warnings))
+        yield "## Tables and figures"
         for part in parts:
             if isinstance(part, Table):
                 yield to_markdown(part)
             else:
                 yield f"![{part.title}](figures/{part.name}.png)\n\n{part.title}"
-        if warnings:
-            yield "\n".join(f"* {line}" for line in warnings)
 
     return "\n\n".join(text.rstrip() for text in texts()) + "\n"

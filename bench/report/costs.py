@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from bench.records import (
 from bench.report.entries import MISSING, accuracy_entry, median_entry, setting_lines
 from bench.report.evidence import Evidence, Trials
 from bench.report.findings import Findings, model_title
-from bench.report.table import Entry, Table, entry, without_empty
+from bench.report.table import Entry, Table, entry, without_constants, without_empty
 from bench.sizes import megabytes
 from bench.studies import Study
 
@@ -125,6 +126,30 @@ def cost_table(findings: Findings, study: Study, order: Sequence[str], paper_tab
         ),
     )
     return without_empty(table)
+
+
+def in_brief(table: Table) -> Table:
+    """A cost table as a reader gets it: one clean row where there is one, and what never changes below the table.
+
+    Of several machines the one with the most clean rows of the dataset, so that its rows can be compared.
+    """
+    if not {"disturbed", "machine", "n"} <= set(table.header):
+        return table  # nothing was measured
+    disturbed, machine, number = (table.header.index(name) for name in ("disturbed", "machine", "n"))
+    clean = [row for row in table.rows if row[disturbed].text == CLEAN]
+    there = Counter((row[0].text, row[machine].text) for row in clean)
+    best: dict[tuple[str, str], tuple[Entry, ...]] = {}
+    for row in sorted(clean, key=lambda row: (there[row[0].text, row[machine].text], row[number].value or 0)):
+        best[row[0].text, row[1].text] = row
+    rows = tuple(row for row in table.rows if best.get((row[0].text, row[1].text), row) is row)
+    left_out = len(table.rows) - len(rows)
+    if left_out:
+        line = (
+            f"{left_out} more rows stand in {table.name}.csv only: measurements that others disturbed, or of another "
+            "machine, of models that have a clean one here."
+        )
+        table = replace(table, rows=rows, caption=(line, *table.caption))
+    return without_constants(table, keep=2)
 
 
 def _cost_rows(

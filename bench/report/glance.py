@@ -1,48 +1,24 @@
-"""The first lines of the report: what has been run, what came of it, what is missing."""
+"""The counts of the report: how many numbers and claims came out how, which studies are missing."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from bench.report.audit import OURS, PAPER
+from bench.report.audit import Audited, claim_counts
 from bench.report.entries import fill_command
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, dataset_title
-from bench.report.scorecard import Score, totals
-from bench.report.statistics import MINIMUM_TRIALS
-from bench.report.table import Table
+from bench.report.scorecard import Score, differences, totals
 from bench.studies import Study, studies
 
 
-def glance(findings: Findings, found: Sequence[Score], claims: Table) -> list[str]:
-    """What a reader should know before the first number."""
+def glance(findings: Findings, found: Sequence[Score], audited: Sequence[Audited]) -> list[str]:
+    """What a reader should know before the first table."""
     return [
-        f"Accuracy was run on {_run_so_far(findings)}.",
-        f"{len(found)} published accuracies: {totals(found)}.",
-        f"{len(claims.rows)} claims, by the paper's own numbers: {_verdicts(claims, PAPER)}; by our trials: "
-        f"{_verdicts(claims, OURS)}.",
+        " ".join([f"{len(found)} published accuracies: {totals(found)}.", *differences(found)]),
+        f"{claim_counts(audited)}.",
         *_states(findings),
     ]
-
-
-def _run_so_far(findings: Findings) -> str:
-    """Per graph: how many models, and how many of these with enough trials for a verdict."""
-    parts = []
-    for study in ACCURACY_STUDIES:
-        for dataset in findings.columns(studies()[study]):
-            trials = [each for each in findings.of_study(study, dataset.name) if each.good]
-            enough = sum(len(each.good) >= MINIMUM_TRIALS for each in trials)
-            parts += (
-                [f"{dataset.title} ({len(trials)} models, {enough} with {MINIMUM_TRIALS} trials)"] if trials else []
-            )
-    return ", ".join(parts) or "nothing yet"
-
-
-def _verdicts(claims: Table, column: str) -> str:
-    at = claims.header.index(column)
-    counts = Counter(row[at].text.partition(" (")[0] for row in claims.rows)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
 
 def _states(findings: Findings) -> Iterator[str]:

@@ -13,6 +13,7 @@ from bench.registry import models
 from bench.report.statistics import ALPHA
 
 HOLDS, FAILS, UNDECIDED, NOT_RUN, NO_NUMBERS = "holds", "fails", "undecided", "not run", "no numbers"
+NOT_SO = "not so"  # instead of "fails", where ours cannot speak for the paper's implementation
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Check:
     effect: str = ""
     keys: tuple[str, ...] = ()
     margin: float = math.inf  # how far in the claim's favour, where that is a difference
+    sign_only: bool = False  # no spread is known: it says which of two numbers is larger, not whether that is chance
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,33 @@ class Judgement:
 
     verdict: str
     checks: tuple[Check, ...]
+    most: bool = False  # whether more than half were enough
+    place: str = ""  # for what another implementation on another device cannot settle: where ours was run
 
     @property
     def text(self) -> str:
-        counts = Counter(check.verdict for check in self.checks)
+        return f"{self._words}{self._counts}{', sign only' if self.sign_only else ''}"
+
+    @property
+    def _words(self) -> str:
+        if self.place and self.verdict in (HOLDS, FAILS):
+            return f"{HOLDS if self.verdict == HOLDS else NOT_SO} in our implementation, {self.place}"
+        return f"{HOLDS} on most" if self.most and self.verdict == HOLDS else self.verdict
+
+    @property
+    def _counts(self) -> str:
+        """On how many of the datasets (and models) each verdict was found."""
         if len(self.checks) < 2:
-            return self.verdict
-        return f"{self.verdict} ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
+            return ""
+        counts = Counter(check.verdict for check in self.checks)
+        if self.most and self.verdict == HOLDS:
+            return f" ({counts[HOLDS]} of {len(self.checks)})"
+        return f" ({', '.join(f'{count} {verdict}' for verdict, count in counts.items())})"
+
+    @property
+    def sign_only(self) -> bool:
+        """Whether it was decided, and by signs."""
+        return self.verdict in (HOLDS, FAILS) and any(check.sign_only for check in self.checks)
 
     @property
     def deciding(self) -> str:
@@ -72,7 +94,7 @@ def judge(claim: Claim, checks: Sequence[Check]) -> Judgement:
         verdict = HOLDS if 2 * counts[HOLDS] > total else FAILS if 2 * counts[FAILS] >= total else UNDECIDED
     else:
         verdict = FAILS if counts[FAILS] else HOLDS if counts[HOLDS] == total else UNDECIDED
-    return Judgement(verdict, tuple(checks))
+    return Judgement(verdict, tuple(checks), claim.holds_on == "most")
 
 
 def weakest(dataset: str, checks: Sequence[Check]) -> Check:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,18 @@ RECORD_HEADER = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Head:
+    """What stands above the tables, line by line."""
+
+    about: tuple[str, ...] = ()  # the paper, and what the report rests on
+    findings: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 def make_page(
-    parts: Sequence[Table | Drawing],
-    records: Iterable[Record],
-    lead: str,
-    chips: Sequence[tuple[str, str]],
-    foot: Sequence[str],
+    parts: Sequence[Table | Drawing], records: Iterable[Record], head: Head, chips: Sequence[tuple[str, str]]
 ) -> str:
     """The whole page; every text from records stands in one block of JSON, and only as text content after that."""
     items = [item for part in parts if isinstance(part, Table) for row in part.rows for item in row]
@@ -33,13 +40,14 @@ def make_page(
     found = [record for record in records if address(record) in shown]
     groups = Groups({address(record): at for at, record in enumerate(found)})
     data = {
-        "lead": lead,
+        "about": head.about,
+        "findings": head.findings,
+        "counts": [*head.counts, *head.warnings],
         "chips": chips,
         "parts": [_table(part, groups) if isinstance(part, Table) else _figure(part) for part in parts],
         "recordHeader": RECORD_HEADER,
         "records": [_row(record) for record in found],
         "groups": groups.members,
-        "foot": foot,
     }
     # "<" is all that could end the script element early
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

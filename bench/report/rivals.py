@@ -28,10 +28,11 @@ from bench.report.entries import brackets, gain_entry, setting_lines
 from bench.report.evidence import Trials
 from bench.report.findings import ACCURACY_STUDIES, Findings, compare_pairs, dataset_title, model_title, paired
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Estimate, Refusal
-from bench.report.table import Entry, Table, entry
+from bench.report.table import Entry, Table, entry, without_empty
 from bench.studies import Study, studies
 
 SIGNIFICANT = "*"
+LEAST_DATASETS = 5  # for ranks: on fewer, Friedman's test could find next to nothing, and one trial decides a rank
 
 
 def control_table(findings: Findings, study: Study, order: Sequence[str]) -> Table:
@@ -114,10 +115,14 @@ def ranking(findings: Findings) -> Ranking:
     }
     columns = [dataset for model, dataset in tried if model == control()]
     rows = [model for model in dict.fromkeys(model for model, _ in tried) if all((model, d) in tried for d in columns)]
-    if len(rows) < 3 or len(columns) < 2:
-        reason = f"ranks need three models and two datasets that all were tried on, not {len(rows)} and {len(columns)}"
-        return Ranking(None, f"no critical-difference diagram: {reason}")
     several = [[tried[model, dataset] for model in rows] for dataset in columns]
+    fewest = min((len(trials.good) for line in several for trials in line if trials.good), default=0)
+    if len(rows) < 3 or len(columns) < LEAST_DATASETS or fewest < MINIMUM_TRIALS:
+        return Ranking(
+            None,
+            f"no mean ranks and no Friedman test: they need three models, {LEAST_DATASETS} datasets that all were "
+            f"tried on and {MINIMUM_TRIALS} trials each, and there are {len(rows)}, {len(columns)} and {fewest}",
+        )
     means = np.array([[np.mean(t.accuracies) if t.good else np.nan for t in line] for line in several])
     compared = compare_ranks(means, rows, columns, missing="worst-rank")
     assert isinstance(compared, RankComparison)  # it refuses only what was refused above
@@ -145,7 +150,7 @@ def across_table(findings: Findings, ranked: Ranking) -> Table:
         "trial of the other.",
         "A dataset counts where both have two trials or more; two datasets are needed. What failed is named and never "
         "averaged away.",
-        *([ranked.why_not.capitalize() + "."] if ranked.why_not else []),
+        *([f"{ranked.why_not[0].upper()}{ranked.why_not[1:]}."] if ranked.why_not else []),
         *([_friedman(ranked.comparison)] if ranked.comparison else []),
         *setting_lines(findings, several, marked=False),
     ]
@@ -159,9 +164,8 @@ def across_table(findings: Findings, ranked: Ranking) -> Table:
         "Mean rank",
         "Failed",
     )
-    return Table(
-        "across", f"Over all datasets: {model_title(first)} minus each other model", header, tuple(rows), tuple(caption)
-    )
+    title = f"Over all datasets: {model_title(first)} minus each other model"
+    return without_empty(Table("across", title, header, tuple(rows), tuple(caption)))
 
 
 def _friedman(compared: RankComparison) -> str:

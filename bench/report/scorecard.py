@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,10 @@ PAPER_TABLES = {  # the studies whose accuracies the paper prints
     "augmentation-parts": "tab:DA_result",
 }
 UNDECIDED = "undecided"
-VERDICTS = ("reproduced", "higher", "lower", UNDECIDED, "ran here", "failed", "not run")
+NOT_RUN = "not run"
+VERDICTS = ("reproduced", "higher", "lower", UNDECIDED, "ran here", "failed", NOT_RUN)
+LOWER, HIGHER, NOT_SHOWN = "lower", "higher", "not shown"  # whether there is a difference at all, however small
+VERDICT = "Verdict"  # the last column
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,16 @@ class Score:
             return self.result.verdict
         if self.trials.good:
             return "ran here"  # the paper has OOM
-        return "failed" if self.trials.failures else "not run"
+        return "failed" if self.trials.failures else NOT_RUN
+
+    @property
+    def difference(self) -> str:
+        """Which side of the paper's number ours lies on, by Welch's t at 5 %; nothing where the trials are too few."""
+        if self.result is None or self.result.wide is None or self.result.n < MINIMUM_TRIALS:
+            return ""
+        if self.result.wide.high < 0:
+            return LOWER
+        return HIGHER if self.result.wide.low > 0 else NOT_SHOWN
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -82,10 +94,14 @@ def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
     return Table(
         "scorecard",
         "Scorecard: ours beside the paper's",
-        ("Dataset", "Method", "Paper", "Ours (n)", "Ours − paper", "90 % interval", "Bound", "Verdict"),
+        ("Dataset", "Method", "Paper", "Ours (n)", "Ours − paper", "90 % interval", "Difference", "Bound", VERDICT),
         tuple(rows),
         (
             f"{len(found)} published accuracies: {totals(found)}.",
+            *differences(found),
+            "Difference: whether ours is shown to be lower or higher at all, by Welch's t at 5 %, from "
+            f"{MINIMUM_TRIALS} trials on. It says nothing of how much that matters, and no test sees the luck of the "
+            "paper's split.",
             "Verdict: two one-sided 5 % tests against the bound, max(0.5 points, twice the spread over fresh trials, "
             f"pooled over the models of the dataset); undecided below {MINIMUM_TRIALS} trials or where the interval "
             "crosses a bound. The paper's numbers are taken as means of ten trials; where it prints no spread (Tables "
@@ -95,6 +111,27 @@ def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
             *setting_lines(findings, (score.trials for score in found)),
         ),
     )
+
+
+def without_not_run(table: Table, command: str = "python -m bench run --study NAME") -> Table:
+    """The scorecard as a reader gets it: what was never run is one line, and only the CSV has a row for each."""
+    at = table.header.index(VERDICT)
+    rows = tuple(row for row in table.rows if row[at].text != NOT_RUN)
+    missing = len(table.rows) - len(rows)
+    names = ", ".join(PAPER_TABLES)
+    line = f"{missing} more were not run and stand in {table.name}.csv only; `{command}` runs them (NAME: {names})."
+    return replace(table, rows=rows, caption=(*table.caption, line)) if missing else table
+
+
+def differences(found: Sequence[Score]) -> list[str]:
+    """How many lie below and above the paper's, whatever the bound."""
+    counts = Counter(score.difference for score in found if score.difference)
+    if not counts:
+        return []
+    return [
+        f"Of the {counts.total()} with {MINIMUM_TRIALS} trials or more, {counts[LOWER]} are lower than the paper and "
+        f"{counts[HIGHER]} higher (Welch's t, 5 %); for {counts[NOT_SHOWN]} no difference is shown."
+    ]
 
 
 def totals(found: Sequence[Score]) -> str:
@@ -115,11 +152,14 @@ def _row(score: Score) -> tuple[Entry, ...]:
         entry(method),
         Entry(score.printed, note=f"{score.where} of the paper"),
     )
-    difference = interval = bound = Entry("")
+    difference = interval = bound = side = Entry("")
     if result is not None:
         difference = Entry(f"{result.difference:+.2f}", trials.keys, value=result.difference)
         bound = Entry(f"± {result.bound:.2f}", score.keys, value=result.bound)
+        side = Entry(
+            score.difference, trials.keys, note=f"95 % interval {brackets(result.wide)}" if result.wide else ""
+        )
         if result.interval is not None:
             interval = Entry(brackets(result.interval), trials.keys, value=result.interval.low)
     verdict = Entry(score.verdict, score.keys, note="" if trials.records else trials.command)
-    return (*names, accuracy_entry(trials), difference, interval, bound, verdict)
+    return (*names, accuracy_entry(trials), difference, interval, side, bound, verdict)

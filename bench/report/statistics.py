@@ -88,6 +88,7 @@ class Equivalence:
     interval: Interval | None
     bound: float
     n: int
+    wide: Interval | None = None  # of 95 %: where 0 is outside, there is a difference, be it within the bound or not
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,8 @@ def compare_with_paper(
         return Equivalence("undecided", mean - paper.mean, None, bound, n)
     compared = welch(Reported(mean, spread(array), n), paper, confidence=1 - 2 * ALPHA)
     verdict = _verdict(compared.interval, bound) if n >= minimum_trials else "undecided"
-    return Equivalence(verdict, compared.difference, compared.interval, bound, n)
+    wide = welch(Reported(mean, spread(array), n), paper).interval
+    return Equivalence(verdict, compared.difference, compared.interval, bound, n, wide)
 
 
 def _verdict(interval: Interval, bound: float) -> Verdict:

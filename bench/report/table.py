@@ -52,6 +52,24 @@ def without_empty(table: Table) -> Table:
     return replace(table, header=tuple(table.header[at] for at in kept), rows=rows)
 
 
+def without_constants(table: Table, keep: int = 1) -> Table:
+    """The same table with the columns that say the same in every row as a line below; the first ones are names."""
+    if len(table.rows) < 2:
+        return table
+    said = [{row[at].text for row in table.rows} for at in range(len(table.header))]
+    moved = [at for at, texts in enumerate(said) if at >= keep and len(texts) == 1 and texts != {""}]
+    if not moved:
+        return table
+    line = "; ".join(f"{table.header[at]} {table.rows[0][at].text}" for at in moved)
+    kept = [at for at in range(len(table.header)) if at not in moved]
+    return replace(
+        table,
+        header=tuple(table.header[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in table.rows),
+        caption=(f"In every row: {line}.", *table.caption),
+    )
+
+
 def to_markdown(table: Table) -> str:
     """A heading, the table, and the caption below it."""
     rows = [[_markdown(item) for item in row] for row in table.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bench.data.catalogue import resolve
@@ -37,13 +37,14 @@ class Printed:
 def all_tables(findings: Findings) -> list[Table]:
     """The six tables of the paper in its order, and its figures in numbers."""
     known = studies()
-    encoding, parts = known["structural-encoding"], known["augmentation-parts"]
     return [
         dataset_table(),
         accuracy_table(findings, known["accuracy-small"], "tab:normal-data"),
         accuracy_table(findings, known["accuracy-large"], "tab:large-data"),
-        ablation_table(findings, encoding, "tab:ab-str", _with_and_without(encoding)),
-        ablation_table(findings, parts, "tab:DA_result", _against_first(parts)),
+        *(
+            ablation_table(findings, known[name], paper_table, lines(known[name]))
+            for name, (paper_table, lines) in ABLATIONS.items()
+        ),
         *(figure_table(findings, study) for study in known.values() if _has_numbers(findings, study)),
         cost_table(findings, known["cost"], model_order("tab:cost"), "tab:cost"),
         cost_table(findings, known["accuracy-small"], model_order("tab:normal-data")),
@@ -202,7 +203,7 @@ def figure_table(findings: Findings, study: Study) -> Table:
     return replace(table, title=f"{study.shows} in numbers: {study.about}")
 
 
-def _with_and_without(study: Study) -> list[Line]:
+def with_and_without(study: Study) -> list[Line]:
     """Per model: the second variant, the first, and what the first gains over the second."""
     with_it, without = study.variants
     names = list(dict.fromkeys(model.name for model, _, variant in study.combinations() if variant == with_it))
@@ -216,13 +217,20 @@ def _with_and_without(study: Study) -> list[Line]:
     return lines
 
 
-def _against_first(study: Study) -> list[Line]:
+def against_first(study: Study) -> list[Line]:
     """Each variant, and what each but the first gains over the first."""
     first, *others = study.variants
     lines = [Line(variant.label, variant.models, variant.label) for variant in study.variants]
     return lines + [
         Line(f"{variant.label}, gain", variant.models, variant.label, (first.models, first.label)) for variant in others
     ]
+
+
+# study -> the paper's table of it, and the rows that it has
+ABLATIONS: dict[str, tuple[str, Callable[[Study], list[Line]]]] = {
+    "structural-encoding": ("tab:ab-str", with_and_without),
+    "augmentation-parts": ("tab:DA_result", against_first),
+}
 
 
 # -- datasets ---------------------------------------------------------------------------------------------------------
