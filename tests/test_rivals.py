@@ -86,14 +86,34 @@ def test_over_two_datasets_each_counts_the_same(tmp_path: Path) -> None:
     assert gat["Failed"].keys and not any(entries[0].text == "SAN" for entries in table.rows)
 
 
-def test_a_failed_model_shares_the_last_place_and_one_not_run_is_not_ranked(tmp_path: Path) -> None:
-    records = [
+FIVE = ("photo", "computer", "pubmed", "cs", "physics")
+
+
+def three_on(names: tuple[str, ...], trials: int = 10) -> list[dict[str, Any]]:
+    return [
         record
-        for dataset in ("photo", "computer")
+        for dataset in names
         for model, by in (("nagphormer", 1.0), ("gcn", 0.0), ("gat", -1.0))
-        for record in made_up_records(model, dataset, shifted(by)[:2])
+        for record in made_up_records(model, dataset, shifted(by)[:trials])
     ]
-    gone = [failed(record, "oom") for d in ("photo", "computer") for record in made_up_records("gt", d, [90.0])]
+
+
+@pytest.mark.parametrize(("names", "trials"), [(FIVE[:4], 10), (FIVE, 9)])
+def test_few_datasets_or_trials_have_no_ranks_and_one_line_says_why(
+    tmp_path: Path, names: tuple[str, ...], trials: int
+) -> None:
+    found = findings(tmp_path, three_on(names, trials))
+    ranked = ranking(found)
+    table = across_table(found, ranked)
+    assert ranked.comparison is None and "Mean rank" not in table.header
+    [line] = [line for line in table.caption if "Friedman" in line]
+    assert line.startswith("No mean ranks and no Friedman test:")
+    assert line.endswith(f"here are 3, {len(names)} and as few as {trials}.")
+
+
+def test_a_failed_model_shares_the_last_place_and_one_not_run_is_not_ranked(tmp_path: Path) -> None:
+    records = three_on(FIVE)
+    gone = [failed(record, "oom") for dataset in FIVE for record in made_up_records("gt", dataset, [90.0])]
     partly = made_up_records("san", "photo", [99.0, 99.0])
     found = findings(tmp_path, [*records, *gone, *partly])
     ranked = ranking(found)
@@ -103,7 +123,7 @@ def test_a_failed_model_shares_the_last_place_and_one_not_run_is_not_ranked(tmp_
     table = across_table(found, ranked)
     assert row(table, "NAGphormer")["Mean rank"].text == "1.00" and row(table, "GT")["Mean rank"].text == "4.00"
     [reason] = [line for line in table.caption if line.startswith("No critical-difference diagram")]
-    assert "4 models on 2 datasets" in reason
+    assert "4 models on 5 datasets" in reason
     assert critical_difference_figure(ranked) is None
 
 
@@ -111,7 +131,7 @@ def test_without_three_models_there_are_no_ranks(tmp_path: Path) -> None:
     found = findings(tmp_path, made_up_records("nagphormer", "photo", STEADY))
     ranked = ranking(found)
     assert ranked.comparison is None and critical_difference_figure(ranked) is None
-    assert any("three models and two datasets" in line for line in across_table(found, ranked).caption)
+    assert any("here are 1, 1 and as few as 10" in line for line in across_table(found, ranked).caption)
 
 
 def test_with_power_the_diagram_is_drawn() -> None:

@@ -121,7 +121,7 @@ def ranking(findings: Findings) -> Ranking:
         return Ranking(
             None,
             f"no mean ranks and no Friedman test: they need three models, {LEAST_DATASETS} datasets that all were "
-            f"tried on and {MINIMUM_TRIALS} trials each, and there are {len(rows)}, {len(columns)} and {fewest}",
+            f"tried on and {MINIMUM_TRIALS} trials each; here are {len(rows)}, {len(columns)} and as few as {fewest}",
         )
     means = np.array([[np.mean(t.accuracies) if t.good else np.nan for t in line] for line in several])
     compared = compare_ranks(means, rows, columns, missing="worst-rank")
