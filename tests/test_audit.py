@@ -13,7 +13,7 @@ from ledgers import failed, made_up_records, write_ledger
 from bench.ledger import Ledger
 from bench.paper import Claim, claims
 from bench.records import PART_OF_INFERENCE
-from bench.report.audit import audit_table
+from bench.report.audit import audit, audit_table, claim_counts
 from bench.report.audit_ours import audit_ours
 from bench.report.audit_paper import audit_paper
 from bench.report.evidence import Evidence
@@ -277,7 +277,7 @@ def test_whole_trainings_are_judged_undisturbed_and_on_one_machine(tmp_path: Pat
 
 
 def test_every_claim_can_be_audited_on_an_empty_ledger(tmp_path: Path) -> None:
-    table = audit_table(findings(tmp_path, []))
+    table = audit_table(audit(findings(tmp_path, [])), Setting())
     assert len(table.rows) == len(CLAIMS)
     ours, closest = (table.header.index(name) for name in ("Our trials", "our closest call"))
     assert {row[ours].text.partition(" (")[0] for row in table.rows} == {"not run"}
@@ -293,6 +293,27 @@ def test_what_holds_on_most_names_where_it_does_not() -> None:
     checks = [Check("photo", "holds", "+0.1", margin=0.1), Check("cs", "holds", "+0.2", margin=0.2)]
     judged = judge(beats(holds_on="most"), [*checks, Check("physics", "fails", "-0.1", margin=-0.1)])
     assert judged.deciding == "Photo: +0.1; not on Physics"
+
+
+def test_what_rests_on_signs_or_on_most_datasets_says_so(tmp_path: Path) -> None:
+    """Table 5 prints no spreads; of its nine datasets LNA alone is above plain NAGphormer on five."""
+    assert audit_paper(CLAIMS["lna-is-useful"]).text == "holds on most (5 of 9), sign only"
+    assert audit_paper(CLAIMS["amazon2m-pprgo-second"]).text == "fails (2 holds, 1 fails), sign only"
+    assert audit_paper(CLAIMS["small-beats-gnns"]).text == "holds (6 holds)"
+    assert "sign only" not in audit_paper(CLAIMS["small-bold-physics"]).text  # undecided by a test
+
+
+def test_memory_of_our_implementation_does_not_settle_the_papers(tmp_path: Path) -> None:
+    small = made_up_records("graphgps", "computer", [90.0], memory=800_000_000)
+    found = findings(tmp_path / "cpu", small)
+    ours = audit_ours(CLAIMS["small-graphgps-out-of-memory"], found)
+    assert ours.text == "not so in our implementation, on a CPU (1 fails, 1 not run)"
+    assert ours.verdict == "fails"
+    counts = claim_counts(audit(found))
+    assert counts.endswith("the 5 on memory, by our implementation, which need not be the paper's: 1 not so, 4 not run")
+    assert "the 37 on accuracy and time: 37 not run;" in counts
+    on_gpu = [{**record, "environment": {**record["environment"], "gpu": "Card 1"}} for record in small]
+    assert "on a GPU" in audit_ours(CLAIMS["small-graphgps-out-of-memory"], findings(tmp_path / "gpu", on_gpu)).text
 
 
 def test_one_point_of_a_sweep_is_no_sweep(tmp_path: Path) -> None:

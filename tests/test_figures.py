@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
+from bench.report.audit import audit
 from bench.report.build import make_tables
 from bench.report.evidence import Evidence
 from bench.report.figures import (
@@ -161,7 +162,7 @@ def test_every_number_opens_what_it_rests_on(tmp_path: Path) -> None:
     records += made_up_records("nagphormer", "photo", [93.0, 94.0], settings={"structural_encoding": False})
     records += made_up_records("nagphormer", "computer", [88.0, 89.0])
     found = findings(tmp_path, records)
-    for table in make_tables(found, scores(found), ranking(found)):
+    for table in make_tables(found, scores(found), ranking(found), audit(found)):
         for row in table.rows:
             for name, item in zip(table.header, row, strict=True):
                 if name not in NAMES and re.search(r"\d", item.text):

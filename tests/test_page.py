@@ -12,10 +12,11 @@ import pytest
 from ledgers import failed, made_up_records
 
 from bench.report.drawing import Drawing
-from bench.report.page import make_page
+from bench.report.page import Head, make_page
 from bench.report.table import Entry, Table, entry
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+HEAD = Head(("about",), ("one finding", HOSTILE), ("a count: `run`",), ("Warning: none",))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -34,7 +35,7 @@ def page() -> str:
         (HOSTILE,),
     )
     figure = Drawing("curve", "A figure", {"png": b"\x89PNG"})
-    return make_page([table, figure], [good, bad], "lead", [("reproduced", "3")], ["foot"])
+    return make_page([table, figure], [good, bad], HEAD, [("reproduced", "3")])
 
 
 def test_text_from_records_cannot_leave_its_place() -> None:
@@ -58,7 +59,9 @@ CHECKS = """
 <script>
 const shown = () => [...document.querySelectorAll("#numbers tbody tr")].filter((row) => !row.hidden);
 const rows = () => shown().map((row) => row.children[0].textContent);
-const seen = {title: document.title, start: rows()};
+const texts = (place) => [...document.querySelectorAll(place)].map((element) => element.textContent);
+const seen = {title: document.title, start: rows(), findings: texts("#findings li"), counts: texts("#counts li")};
+seen.commands = texts("#counts code");
 const header = document.querySelectorAll("#numbers thead button")[1];
 header.click(); seen.ascending = rows();
 header.click(); seen.descending = rows();
@@ -90,6 +93,8 @@ def test_it_works_in_a_browser(tmp_path: Path) -> None:
     [text] = re.findall(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
     seen = json.loads(text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert seen["title"] == "NAGphormer benchmark"
+    assert seen["findings"] == ["one finding", HOSTILE]
+    assert (seen["counts"], seen["commands"]) == (["a count: run", "Warning: none"], ["run"])
     assert seen["start"] == ["GCN", "B", "NAGphormer"]
     assert seen["ascending"] == ["NAGphormer", "B", "GCN"]  # numbers by value, what has none last
     assert seen["descending"] == ["B", "NAGphormer", "GCN"]

@@ -10,11 +10,13 @@ from ledgers import failed, made_up_records, write_ledger
 from bench.ledger import Ledger
 from bench.records import machine_of
 from bench.registry import models
-from bench.report.audit import audit_table
+from bench.report.audit import audit
+from bench.report.build import build_report
 from bench.report.evidence import Evidence
 from bench.report.findings import Findings, Setting
 from bench.report.frontier import frontier_table
 from bench.report.glance import glance
+from bench.report.highlights import highlights
 from bench.report.origins import differences_of, origin_table, settings_of
 from bench.report.scorecard import scores
 
@@ -34,7 +36,7 @@ Full batch.
 
 def first_lines(results: Path, records: list[dict[str, Any]]) -> list[str]:
     findings = Findings(Evidence(Ledger(write_ledger(results, records))), Setting())
-    return glance(findings, scores(findings), audit_table(findings))
+    return [*highlights(findings, scores(findings)), *glance(findings, scores(findings), audit(findings))]
 
 
 def test_the_first_lines_say_what_was_run(tmp_path: Path) -> None:
@@ -44,10 +46,16 @@ def test_the_first_lines_say_what_was_run(tmp_path: Path) -> None:
         *made_up_records("nagphormer", "photo", [89.0], settings={"structural_encoding": False}),
         *[failed(record, "oom") for record in made_up_records("san", "photo", [90.0])],
     ]
-    accuracy, published, _, ran, missing = first_lines(tmp_path, records)
-    assert accuracy == "Accuracy was run on Photo (2 models, 1 with 10 trials)."
+    accuracy, own, published, _, ran, missing = first_lines(tmp_path, records)
+    assert accuracy == (
+        "Accuracy was run on Photo (2 models of 2 to 10 trials, 1 with 10 or more). Not run on Pubmed, CoraFull, "
+        "Computer, CS, Physics, AMiner-CS, Reddit, Amazon2M."
+    )
+    assert own.startswith("NAGphormer, ours minus the paper's [95 % interval]: Photo -4.99 [")  # 90.5 - 95.49
+    assert own.endswith("(2 trials, too few to tell).")
     assert published == (
-        "135 published accuracies: 1 lower, 2 undecided (2 with fewer than 10 trials), 1 failed, 131 not run."
+        "135 published accuracies: 1 lower, 2 undecided (2 with fewer than 10 trials), 1 failed, 131 not run. Of these "
+        "with 10 trials or more: 1 lower than the paper, 0 higher, 0 with no difference shown (Welch's t, 5 %)."
     )
     assert ran == "Run: Table 4 (structural-encoding) on Photo in part."  # NAGphormer+ is missing
     assert "Figure 2 (`python -m bench run --study readout`)" in missing  # one readout is none
@@ -57,6 +65,55 @@ def test_an_empty_ledger_has_first_lines_too(tmp_path: Path) -> None:
     accuracy, *_, missing = first_lines(tmp_path, [])
     assert accuracy == "Accuracy was run on nothing yet."
     assert missing.startswith("Not run: ") and missing.count("--study") == 7  # all studies but the two of accuracy
+
+
+STEADY = [95.0, 95.5, 96.0, 95.0, 95.5, 96.0, 95.0, 95.5, 96.0, 95.5]  # mean 95.5, s = 0.408
+JITTER = [0.5, -0.5, 0.0, 0.5, -0.5, 0.0, 0.5, -0.5, 0.0, 0.0]  # sums to nothing, s = 0.408
+
+
+def test_the_findings_come_with_intervals_and_the_papers_numbers(tmp_path: Path) -> None:
+    without = [value + change for value, change in zip(STEADY, JITTER, strict=True)]
+    records = [
+        *made_up_records("nagphormer", "photo", STEADY),
+        *made_up_records(
+            "nagphormer", "photo", [value - 1 for value in without], settings={"structural_encoding": False}
+        ),
+        *made_up_records("nagphormer+", "photo", without),
+        *made_up_records("gcn", "photo", [value - 5 for value in STEADY]),
+    ]
+    _, own, extended, best, encoding, parts, *_ = first_lines(tmp_path, records)
+    # 95.50 - 95.49; the paper's spread is 0.11: error sqrt(0.408² + 0.11²) / sqrt(10) = 0.134, t(10.3) = 2.22
+    assert own == (
+        "NAGphormer, ours minus the paper's [95 % interval]: Photo +0.01 [-0.29, +0.31] (10 trials, no difference "
+        "shown)."
+    )
+    assert extended.startswith("NAGphormer+, ours minus the paper's [95 % interval]: Photo -1.11 [")  # 96.61
+    assert extended.endswith("(10 trials, lower).")
+    assert best == (
+        "Photo: NAGphormer has the highest mean, 95.50; 2 of 3 models with 10 trials are tied for best, that is, no "
+        "other is significantly better (5 %): NAGphormer, NAGphormer+."
+    )
+    # differences 1 ∓ jitter: error 0.408 · sqrt(1/10 + 1/3) = 0.269, t(9) = 2.262; the paper has 95.49 - 95.02
+    assert encoding == (
+        "Table 4 on Photo (with and without the Laplacian eigenvectors among the features), gain [95 % interval]: "
+        "NAGphormer +1.00 [+0.39, +1.61], the paper's +0.47 is inside."
+    )
+    assert parts.endswith("gain [95 % interval]: +NrAug +0.00 [-0.61, +0.61], the paper's +1.12 is outside.")
+
+
+def test_the_report_begins_with_the_paper_and_its_newest_record(tmp_path: Path) -> None:
+    older, newer = made_up_records("gcn", "photo", [90.0, 91.0])
+    older |= {"started": "2026-01-02T10:00:00+00:00"}
+    newer |= {"started": "2026-03-04T10:00:00+00:00", "environment": {**newer["environment"], "code": "abc" * 12}}
+    again = {**older, "predictions": "0" * 32, "started": "2026-01-03T10:00:00+00:00"}
+    report = build_report(write_ledger(tmp_path, [older, newer, again]))
+    head, findings, counts, *_ = report.files["report.md"].decode().split("\n## ")
+    assert "Jinsong Chen, Chang Liu, Kaiyuan Gao, Gaichao Li, Kun He: Tokenized Graph Transformer with" in head
+    assert head.rstrip().endswith("Newest record: 2026-03-04, by code version abcabcabcabc.")
+    assert findings.startswith("Findings\n\n* Accuracy was run on Photo (1 model of 2 trials, 0 with 10 or more).")
+    assert "* Warning: 1 cell(s) were run again and predicted differently" in counts
+    rows = report.files["tables/scorecard.csv"].decode().splitlines()
+    assert len(rows) == 1 + 135 and "| not run" not in report.files["report.md"].decode().partition("### Table 2")[0]
 
 
 def test_a_models_file_is_quoted() -> None:

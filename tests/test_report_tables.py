@@ -17,12 +17,14 @@ from bench.data.catalogue import datasets
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.records import PART_OF_INFERENCE, address, machine_of
+from bench.report.audit import audit
 from bench.report.build import make_tables
+from bench.report.costs import in_brief
 from bench.report.evidence import Evidence
 from bench.report.findings import Findings, Setting, split_sizes
-from bench.report.page import make_page
+from bench.report.page import Head, make_page
 from bench.report.rivals import ranking
-from bench.report.scorecard import scorecard, scores
+from bench.report.scorecard import scores
 from bench.report.statistics import SplitSizes
 from bench.report.table import Entry, Table, entry, escape_latex, to_csv, to_latex, to_markdown
 from bench.report.tables import all_tables
@@ -96,7 +98,7 @@ def test_below_ten_trials_nothing_is_bold(tmp_path: Path) -> None:
 
 
 def everything(found: Findings) -> dict[str, Table]:
-    return {table.name: table for table in make_tables(found, scores(found), ranking(found))}
+    return {table.name: table for table in make_tables(found, scores(found), ranking(found), audit(found))}
 
 
 @pytest.mark.parametrize("gone", [0, 12])  # a trial that makes ten, one that makes three
@@ -248,7 +250,7 @@ def test_every_machine_has_rows_of_its_own_that_open_its_own_records(tmp_path: P
     assert rows.keys() == {"2", "4"}
     for epoch, record in (("2", here), ("4", there)):
         assert set(rows[epoch][column].keys) == {address(record)}
-    page = make_page([cost], found.evidence.records, "", [], [])
+    page = make_page([cost], found.evidence.records, Head(), [])
     [data] = map(json.loads, re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S))
     shown = {
         row[column]["text"]: [data["records"][at] for at in data["groups"][row[column]["group"]]]
@@ -309,37 +311,34 @@ def test_one_machines_measurement_does_not_hide_anothers(tmp_path: Path) -> None
     }
 
 
+def test_a_reader_gets_one_clean_row_and_what_never_changes_below_the_table(tmp_path: Path) -> None:
+    elsewhere = [
+        on_other_machine(cost_record(model, epoch, 0.01, 10**9))
+        for model, epoch in (("nagphormer", 4.0), ("pprgo", 3.0))
+    ]
+    records = [
+        cost_record("nagphormer", 9.0, 0.01, 10**9, others=1.5),  # disturbed
+        cost_record("pprgo", 1.0, 0.01, 10**9),  # clean, on a machine where nothing else is
+        cost_record("grandplus", 7.0, 0.01, 10**9, others=1.5),  # disturbed, and all there is
+        *elsewhere,
+    ]
+    full = tables(findings(tmp_path, records))["cost"]
+    short = in_brief(full)
+    epoch = short.header.index("s per epoch")
+    shown = [(row[1].text, row[epoch].text) for row in short.rows if row[0].text == TWIN]
+    assert shown == [("PPRGo", "3"), ("GRAND+", "7"), ("NAGphormer", "4")]
+    assert [row[1].text for row in full.rows if row[0].text == TWIN].count("NAGphormer") == 2
+    assert short.caption[0].startswith("2 more rows stand in cost.csv only")
+    alone = replace(full, rows=tuple(row for row in full.rows if row[0].text == TWIN))
+    short = in_brief(alone)
+    assert "In every row: " in short.caption[0] and "epochs 20" in short.caption[0] and "epochs" not in short.header
+    assert {"machine", "disturbed", "paper: s"} <= set(short.header)  # which are not the same in every row
+
+
 def test_what_is_not_measured_yet_names_the_study_that_measures_it(tmp_path: Path) -> None:
     cost = tables(findings(tmp_path, []))["cost"]
     missing = place(cost, "Reddit", "preprocess s", "PPRGo")
     assert missing.note == "python -m bench run --study cost --models pprgo --datasets reddit"
-
-
-def test_the_scorecard_has_every_published_accuracy_once(tmp_path: Path) -> None:
-    """14 models on 6 graphs, 5 on 3, and from Tables 4 and 5: 2 without encoding, 2 halves of NrAug, on 9."""
-    found = scores(findings(tmp_path, []))
-    assert len(found) == 14 * 6 + 5 * 3 + 2 * 9 + 2 * 9
-    on_photo = [score.trials.variant for score in found if score.trials.dataset == "photo"]
-    assert on_photo.count("+LNA") == on_photo.count("+GNA") == 1  # though both are 96.36 there
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "verdict"),
-    [
-        ([95.5, 95.0, 96.0, 95.5, 95.0, 96.0, 95.5, 95.0, 96.0, 95.5], "reproduced"),  # the paper has 95.49
-        ([90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5], "lower"),
-        ([99.0, 99.5, 99.0, 99.5, 99.0, 99.5, 99.0, 99.5, 99.0, 99.5], "higher"),
-        ([95.5, 95.0, 96.0], "undecided"),
-    ],
-)
-def test_the_scorecard_judges_against_the_paper(tmp_path: Path, accuracies: list[float], verdict: str) -> None:
-    known = findings(tmp_path, made_up_records("nagphormer", "photo", accuracies))
-    found = scores(known)
-    [score] = [score for score in found if score.trials.records]
-    assert score.verdict == verdict
-    table = scorecard(known, found)
-    assert f"1 {verdict}" in table.caption[0] and "published accuracies" in table.caption[0]
-    assert sum(other.verdict == "not run" for other in found) == len(found) - 1
 
 
 def test_what_the_corrected_t_knows_about_splits() -> None:

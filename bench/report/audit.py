@@ -41,7 +41,7 @@ def claim_counts(audited: Sequence[Audited]) -> str:
     signs = sum(each.paper.sign_only for each in audited)
     parts = [
         f"{len(audited)} claims, by the paper's own numbers: {_tally(each.paper for each in audited)}"
-        + (f" ({signs} of these by the sign alone)" if signs else ""),
+        + (f" (of those that hold or fail {signs} by the sign alone)" if signs else ""),
         f"by our trials, the {len(others)} on accuracy and time: {_tally(others)}",
         f"the {len(memory)} on memory, by our implementation, which need not be the paper's: "
         + _tally(memory, fails=NOT_SO),

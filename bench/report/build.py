@@ -38,8 +38,6 @@ ORDER = (
     "tuning", "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
-# Tables that are too long or too wide to be read whole: how a reader gets them; the CSV files have everything.
-SHORTENED = {"scorecard": without_not_run, "cost": in_brief, "accuracy-small-cost": in_brief}
 CONTENTS = "contents.txt"  # the names of all files, so that the next report knows which ones are its own
 
 
@@ -62,7 +60,7 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     drawings += filter(None, [tuning_drawing(results)])
     files: dict[str, bytes] = {DRAWN_BY: json.dumps(drawn_by(), indent=1).encode()}
     files |= {f"tables/{table.name}.csv": to_csv(table).encode() for table in tables}
-    shown = [SHORTENED[table.name](table) if table.name in SHORTENED else table for table in tables]
+    shown = [for_readers(table, findings.setting) for table in tables]
     files |= {f"tables/{table.name}.tex": to_latex(table).encode() for table in shown}
     for drawing in drawings:
         files |= {f"figures/{drawing.name}.{form}": content for form, content in drawing.files.items()}
@@ -90,6 +88,13 @@ def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking, aud
         origin_table(model_order("tab:normal-data")),
         machine_table(findings.evidence),
     ]
+
+
+def for_readers(table: Table, setting: Setting) -> Table:
+    """A table that is too long or too wide to be read as a reader gets it; its CSV file has everything."""
+    if table.name == "scorecard":
+        return without_not_run(table, setting)
+    return in_brief(table) if table.name in ("cost", "accuracy-small-cost") else table
 
 
 def in_order(tables: Sequence[Table], drawings: Sequence[Drawing]) -> list[Table | Drawing]:

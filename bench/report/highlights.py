@@ -15,6 +15,7 @@ from bench.report.scorecard import NOT_SHOWN, Score
 from bench.report.statistics import MINIMUM_TRIALS, Interval, Refusal
 from bench.report.tables import ABLATIONS, Line, Place, Printed, printed
 from bench.studies import Study, studies
+from bench.text import counted
 
 
 def highlights(findings: Findings, found: Sequence[Score]) -> list[str]:
@@ -33,9 +34,8 @@ def _runs(findings: Findings) -> str:
                 continue
             each = str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
             enough = sum(count >= MINIMUM_TRIALS for count in counts)
-            ran.append(
-                f"{dataset.title} ({len(counts)} models of {each} trials, {enough} with {MINIMUM_TRIALS} or more)"
-            )
+            trials = f"{each} trial{'' if each == '1' else 's'}, {enough} with {MINIMUM_TRIALS} or more"
+            ran.append(f"{dataset.title} ({counted(len(counts), 'model')} of {trials})")
     left = f" Not run on {', '.join(missing)}." if ran and missing else ""
     return f"Accuracy was run on {', '.join(ran) or 'nothing yet'}.{left}"
 
@@ -50,10 +50,9 @@ def _own_models(found: Sequence[Score]) -> Iterator[str]:
 
 def _beside(score: Score) -> str:
     assert score.result is not None
-    count = len(score.trials.good)
     interval = f" {brackets(score.result.wide)}" if score.result.wide else ""
     words = {"": "too few to tell", NOT_SHOWN: "no difference shown"}
-    said = f"{count} trial{'s' if count > 1 else ''}, {words.get(score.difference, score.difference)}"
+    said = f"{counted(len(score.trials.good), 'trial')}, {words.get(score.difference, score.difference)}"
     return f"{dataset_title(score.trials.dataset)} {score.result.difference:+.2f}{interval} ({said})"
 
 
@@ -81,7 +80,7 @@ def _gains(findings: Findings) -> Iterator[str]:
             lines = [line for line in lines_of(study) if line.over]
             said = [text for line in lines if (text := _gain(findings, study, line, dataset.name, paper))]
             if said:
-                yield f"{study.shows} on {dataset.title}, gain [95 % interval]: {'; '.join(said)}."
+                yield f"{study.shows} on {dataset.title} ({study.about}), gain [95 % interval]: {'; '.join(said)}."
 
 
 def _gain(findings: Findings, study: Study, line: Line, dataset: str, paper: dict[Place, Printed]) -> str:

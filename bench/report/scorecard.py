@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bench.paper import published
-from bench.report.entries import accuracy_entry, brackets, setting_lines
+from bench.report.entries import accuracy_entry, brackets, fill_command, setting_lines
 from bench.report.evidence import Trials
-from bench.report.findings import Findings, dataset_title, model_title
+from bench.report.findings import Findings, Setting, dataset_title, model_title
 from bench.report.statistics import MINIMUM_TRIALS, Equivalence, Reported, compare_with_paper, spread
 from bench.report.table import Entry, Table, entry
 from bench.studies import studies
@@ -113,12 +113,12 @@ def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
     )
 
 
-def without_not_run(table: Table, command: str = "python -m bench run --study NAME") -> Table:
+def without_not_run(table: Table, setting: Setting) -> Table:
     """The scorecard as a reader gets it: what was never run is one line, and only the CSV has a row for each."""
     at = table.header.index(VERDICT)
     rows = tuple(row for row in table.rows if row[at].text != NOT_RUN)
     missing = len(table.rows) - len(rows)
-    names = ", ".join(PAPER_TABLES)
+    command, names = fill_command(setting, "NAME"), ", ".join(PAPER_TABLES)
     line = f"{missing} more were not run and stand in {table.name}.csv only; `{command}` runs them (NAME: {names})."
     return replace(table, rows=rows, caption=(*table.caption, line)) if missing else table
 
@@ -129,8 +129,8 @@ def differences(found: Sequence[Score]) -> list[str]:
     if not counts:
         return []
     return [
-        f"Of the {counts.total()} with {MINIMUM_TRIALS} trials or more, {counts[LOWER]} are lower than the paper and "
-        f"{counts[HIGHER]} higher (Welch's t, 5 %); for {counts[NOT_SHOWN]} no difference is shown."
+        f"Of these with {MINIMUM_TRIALS} trials or more: {counts[LOWER]} lower than the paper, {counts[HIGHER]} "
+        f"higher, {counts[NOT_SHOWN]} with no difference shown (Welch's t, 5 %)."
     ]
 
 
