@@ -76,9 +76,9 @@ def _left_over(reports: Path, report: Report) -> list[Path]:
 def _written_before(reports: Path) -> set[Path]:
     """What the report that is there says it consists of: whatever else is in the folder is somebody's own."""
     contents = reports / CONTENTS
-    return (
-        {reports / name for name in contents.read_text(encoding="utf-8", errors="replace").splitlines()} if contents.is_file() else set()
-    )
+    if not contents.is_file():
+        return set()
+    return {reports / name for name in contents.read_text(encoding="utf-8", errors="replace").splitlines()}
 
 
 # -- verify -----------------------------------------------------------------------------------------------------------
