@@ -105,6 +105,15 @@ def test_one_study_that_cannot_go_on_does_not_stop_the_others(graph: str, imagin
     assert Path("results/tuned/appnp-ring.toml").exists()
 
 
+def test_seconds_of_two_machines_do_not_share_a_front(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    asked = [*TUNE, "--model", "gcn", "--objective", "accuracy,seconds", "--sampler", "random"]
+    assert bench(*asked, "--trials", "1", "--threads", "1").exit_code == 0
+    other = bench(*asked, "--trials", "2", "--threads", "2")
+    assert other.exit_code == 2 and "searches something else: machine was " in " ".join(other.output.split())
+    assert len(imagined.jobs) == 1
+    assert bench(*asked, "--trials", "2", "--threads", "1").exit_code == 0 and len(imagined.jobs) == 2
+
+
 def test_a_journal_that_disappears_ends_in_one_line(graph: str, imagined: Imagined) -> None:  # noqa: F811
     def fate(job: object) -> str:
         Path("results/tuning/gcn-ring-wide-tpe-s0.journal").unlink(missing_ok=True)
@@ -215,6 +224,7 @@ def test_another_search_under_the_same_name_is_refused(graph: str) -> None:  # n
         (["--trials", "1", "--sampler", "radnom"], "there is no sampler 'radnom'"),
         (["--trials", "1", "--objective", "speed"], "there is no objective 'speed'"),
         (["--trials", "1", "--objective", "accuracy,seconds", "--prune"], "with two objectives there is no pruning"),
+        (["--trials", "1", "--objective", "accuracy,seconds", "--jobs", "2"], "side by side say little"),
         (
             ["--trials", "1", "--set", "hiden=16"],
             "--set hiden: no chosen model has this setting. Did you mean 'hidden'",

@@ -37,7 +37,7 @@ from bench.plan import Protocol
 from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
 from bench.registry import resolve_models, scan
-from bench.runner import RunOptions, run_asked
+from bench.runner import RunOptions, run_asked, this_machine
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
 from bench.sizes import format_duration, parse_duration, parse_size
 from bench.text import nearest
@@ -161,6 +161,8 @@ class _Tune:
             )
         if request.prune and len(objective) > 1:
             raise UserError("with two objectives there is no pruning: a curve of accuracies says nothing about seconds")
+        if request.jobs > 1 and len(objective) > 1:
+            raise UserError("seconds of trials that run side by side say little: leave out --jobs, or --objective")
         prune = len(objective) == 1 and request.sampler != "random" if request.prune is None else request.prune
         models = self._with_space(models)
         overrides, notes = parse_overrides(request.overrides, models)
@@ -180,6 +182,7 @@ class _Tune:
                 request.max_epochs,
                 self.options.memory_limit,
                 self.options.time_limit,
+                this_machine(self.devices[0], self.options.threads) if len(objective) > 1 else "",
             )
             for dataset in datasets
             for model in models

@@ -39,6 +39,7 @@ class Search:
     max_epochs: int | None = None
     memory_limit: int | None = None
     time_limit: float | None = None
+    machine: str = ""  # where seconds are an objective: those of two machines cannot be compared
 
     @cached_property
     def space(self) -> Space:
@@ -125,6 +126,7 @@ class Search:
             "seed": self.seed,
             "time limit": self.time_limit,
             "memory limit": self.memory_limit,
+            **({"machine": self.machine} if self.machine else {}),
         }
 
 
