@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from toy_models import ALL, PRIVATE, find
 
 from bench.claims import Claims
 from bench.data.store import Stored
+from bench.devices import capacity_of
 from bench.executors import Event, local
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
@@ -213,6 +215,23 @@ def test_shuffled_test_labels_change_the_score_but_not_one_prediction(
     assert blind["predictions"] == honest["predictions"]
     assert blind["metrics"]["test"]["accuracy"] < honest["metrics"]["test"]["accuracy"]
     assert blind["metrics"]["val"] == honest["metrics"]["val"]
+
+
+@pytest.mark.parametrize("names", [("killed",), ("sleeps", "killed")])
+def test_a_cell_that_the_kernel_killed_had_the_machine_to_itself_or_only_what_it_used(
+    stored: dict[str, Stored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    kills = itertools.count()
+    monkeypatch.setattr(local, "_kernel_kills", lambda: next(kills))  # as if the killer were the kernel
+    cells = {name: toy_cell(stored, name) for name in names}
+    records = run(list(cells.values()), stored, tmp_path, jobs=2, time_limit=8.0).records
+    killed = records[cells["killed"].key]
+    assert killed["status"] == "oom" and "the kernel killed the worker" in killed["reason"]
+    whole = capacity_of("cpu")
+    if len(names) == 1:
+        assert killed["limits"]["memory"] == whole
+    else:
+        assert 0 < killed["limits"]["memory"] < whole / 4  # a toy takes some megabytes
 
 
 def test_matrix_products_do_not_hang_under_a_tight_memory_limit(stored: dict[str, Stored], tmp_path: Path) -> None:
