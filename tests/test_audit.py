@@ -13,6 +13,7 @@ from ledgers import failed, made_up_records, write_ledger
 from bench.ledger import Ledger
 from bench.paper import Claim, claims
 from bench.records import PART_OF_INFERENCE
+from bench.registry import models
 from bench.report.audit import audit, audit_table, claim_counts
 from bench.report.audit_ours import audit_ours
 from bench.report.audit_paper import audit_paper
@@ -94,6 +95,61 @@ def test_nine_trials_decide_nothing_and_missing_ones_are_not_run(tmp_path: Path)
     found = findings(tmp_path, records)
     assert audit_ours(beats(), found).verdict == "undecided"
     assert audit_ours(beats(datasets=("computer",)), found).verdict == "not run"
+
+
+def test_best_needs_a_lead_over_every_other_model_of_the_study(tmp_path: Path) -> None:
+    claim = beats(kind="best", versus=())
+    others = [name for name in models() if name != "nagphormer"]
+    assert len(others) == 13
+    own = made_up_records("nagphormer", "photo", STEADY)
+    behind = [record for model in others for record in made_up_records(model, "photo", shifted(-20.0))]
+    result = audit_ours(claim, findings(tmp_path / "all", own + behind))
+    assert result.verdict == "holds" and "+20.00 over " in result.checks[0].effect
+
+    ahead = [record for record in behind if record["model"] != "san"] + made_up_records("san", "photo", shifted(5.0))
+    result = audit_ours(claim, findings(tmp_path / "one", own + ahead))
+    assert result.verdict == "fails" and "-5.00 over SAN" in result.checks[0].effect
+
+    absent = [record for record in behind if record["model"] != "gat"]
+    assert audit_ours(claim, findings(tmp_path / "absent", own + absent)).verdict == "not run"
+    assert audit_ours(claim, findings(tmp_path / "alone", own)).verdict == "not run"
+
+
+def with_encoding(dataset: str, gain: float) -> list[dict[str, Any]]:
+    """Ten trials with the encoding, and as many without, lower by the gain and half a point more or less in turn."""
+    turns = [0.5, -0.5] * 5
+    without = [value - gain + turn for value, turn in zip(STEADY, turns, strict=True)]
+    return [
+        *made_up_records("nagphormer", dataset, STEADY, settings={"structural_encoding": True}),
+        *made_up_records("nagphormer", dataset, without, settings={"structural_encoding": False}),
+    ]
+
+
+def encoding(kind: str, *datasets: str) -> Claim:
+    fields = {"variant": "structural_encoding=true", "versus_variants": ("structural_encoding=false",)}
+    return beats(datasets=datasets, kind=kind, versus=(), study="structural-encoding", **fields)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(5.0, "holds"), (-5.0, "fails"), (0.0, "undecided")])
+def test_a_gain_is_over_the_models_own_variant(tmp_path: Path, gain: float, verdict: str) -> None:
+    result = audit_ours(encoding("gain", "photo"), findings(tmp_path, with_encoding("photo", gain)))
+    assert result.verdict == verdict
+    assert f"{gain:+.2f} over NAGphormer structural_encoding=false, n = 10" in result.checks[0].effect
+
+
+def test_a_gain_varies_where_it_is_not_the_same_on_all_graphs(tmp_path: Path) -> None:
+    claim = encoding("gain_varies", "photo", "computer")
+    apart = with_encoding("photo", 0.0) + with_encoding("computer", 5.0)
+    result = audit_ours(claim, findings(tmp_path / "apart", apart))
+    # By hand: gains -0.5 and 0.5, then 4.5 and 5.5, five of each, so ranks 3, 8, 13 and 18. Rank sums 55 and 155 give
+    # H = 12 / (20 * 21) * (55² + 155²) / 10 - 3 * 21 = 14.286; four ties of five divide it by 1 - 4 * 120 / 7980.
+    # Of chi-squared with one degree of freedom, erfc(sqrt(H / 2)) lies beyond that 15.2.
+    assert result.verdict == "holds" and result.checks[0].effect == "Kruskal-Wallis p = 9.7e-05"
+    alike = with_encoding("photo", 1.0) + with_encoding("computer", 1.0)
+    assert audit_ours(claim, findings(tmp_path / "alike", alike)).verdict == "undecided"
+    half = audit_ours(claim, findings(tmp_path / "half", with_encoding("photo", 1.0)))
+    assert half.verdict == "undecided" and half.checks[0].effect == "1 of 2 datasets"
+    assert audit_ours(claim, findings(tmp_path / "none", [])).verdict == "not run"
 
 
 def sweep(

@@ -8,6 +8,7 @@ from typing import Any
 from ledgers import failed, made_up_records, write_ledger
 
 from bench.ledger import Ledger
+from bench.paper import slips
 from bench.records import machine_of
 from bench.registry import models
 from bench.report.audit import audit
@@ -19,6 +20,7 @@ from bench.report.glance import glance
 from bench.report.highlights import highlights
 from bench.report.origins import differences_of, origin_table, settings_of
 from bench.report.scorecard import scores
+from bench.report.slips import slip_table
 
 TEXT = """A model: what it does.
 
@@ -128,6 +130,17 @@ def test_every_model_says_where_its_settings_come_from() -> None:
     table = origin_table(list(models()))
     assert [row[0].text for row in table.rows] == [model.title for model in models().values()]
     assert all(len(row[1].text) > 100 for row in table.rows)
+
+
+def test_the_papers_slips_are_shown_in_the_order_of_their_kinds() -> None:
+    table = slip_table()
+    assert len(table.rows) == len(slips()) and table.rows[0][1].text == "misprint"
+    kinds = [row[1].text for row in table.rows]
+    assert list(dict.fromkeys(kinds)) == ["misprint", "text-tables", "text-text", "text-code", "silent"]
+    assert kinds == sorted(kinds, key=kinds.index)  # each kind in one piece
+    where, _, printed, right = (item.text for item in table.rows[0])
+    assert (where, printed) == ("1, paragraph on linear attention", "Reddit has around 23 thousand nodes")
+    assert right.startswith("232,965 nodes")
 
 
 def search(

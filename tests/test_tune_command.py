@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,8 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
     assert "expected time: unknown" in done.output
     assert "2 trials (2 complete) in" in done.output and "best so far: " in done.output
 
+    assert "--settings tuned --results" not in " ".join(done.output.split())  # the default needs no word
+
     study = json.loads(Path("results/tuning/gcn-ring-wide-tpe-s0.json").read_text())
     assert [trial["trial"] for trial in study["trials"]] == [0, 1]
     winner = read_toml(Path("results/tuned/gcn-ring.toml"))
@@ -73,6 +76,14 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
     share = np.mean(~np.isin(tested, sealed_nodes(60)))
     assert 0.5 < share < 1
     assert f"the tuning had seen the labels of {share:.0%} of these test nodes" in " ".join(fresh.output.split())
+
+
+def test_the_command_that_tune_suggests_finds_what_it_has_found(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    done = bench(*TUNE, "--model", "gcn", "--trials", "1", "--results", "my results")
+    assert done.exit_code == 0, done.output
+    [suggested] = re.findall(r"python -m bench (run --models gcn .*--settings tuned.*)$", " ".join(done.output.split()))
+    planned = bench(*shlex.split(suggested), "--dry-run")
+    assert planned.exit_code == 0 and planned.output.count("| tuned ") == 10, planned.output
 
 
 def test_the_front_has_a_lane_of_its_own(graph: str, imagined: Imagined) -> None:  # noqa: F811

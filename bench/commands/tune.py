@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -353,8 +354,20 @@ class _Tune:
         say(self.console, f"chosen: trial {chosen.slot}, val {accuracy:.2f} %, {written(chosen.settings)}")
         if before is not None and before.found["study"] != tuning.name:
             say(self.console, f"this takes the place of what the study {before.found['study']} had found")
-        models, names = search.model.name, search.dataset.own_file or search.dataset.name
-        say(self.console, f"{path}: python -m bench run --models {models} --datasets {names} --settings {lane}")
+        say(self.console, f"{path}: {self._run_command(search, lane)}")
+
+    def _run_command(self, search: Search, lane: str) -> str:
+        """What to type for a run with what was found, with the folders and plug-ins of this call."""
+        request = self.request
+        words = ["python", "-m", "bench", "run", "--models", search.model.name]
+        words += ["--datasets", str(search.dataset.own_file or search.dataset.name), "--settings", lane]
+        if request.results != Path("results"):
+            words += ["--results", str(request.results)]
+        if request.data is not None:
+            words += ["--data", str(request.data)]
+        for plugin in request.plugins:
+            words += ["--plugin", plugin]
+        return shlex.join(words)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from bench.report.origins import origin_table
 from bench.report.page import Head, make_page
 from bench.report.rivals import Ranking, across_table, control_table, ranking
 from bench.report.scorecard import VERDICTS, Score, scorecard, scores, without_not_run
+from bench.report.slips import slip_table
 from bench.report.table import Table, to_csv, to_latex, to_markdown
 from bench.report.tables import all_tables, model_order
 from bench.report.tuning import tuning_drawing, tuning_table, with_budgets
@@ -34,8 +35,8 @@ from bench.studies import studies
 ORDER = (
     "scorecard", "accuracy-small", "accuracy-small-control", "trials", "across", "critical-difference",
     "accuracy-small-cost", "accuracy-and-cost", "training-curves", "accuracy-large", "structural-encoding", "readout",
-    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "frontier", "claims", "datasets", "models",
-    "tuning", "machines",
+    "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "frontier", "claims", "slips", "datasets",
+    "models", "tuning", "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
 CONTENTS = "contents.txt"  # the names of all files, so that the next report knows which ones are its own
@@ -85,6 +86,7 @@ def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking, aud
         control_table(findings, studies()["accuracy-small"], model_order("tab:normal-data")),
         across_table(findings, ranked),
         audit_table(audited, findings.setting),
+        slip_table(),
         origin_table(model_order("tab:normal-data")),
         machine_table(findings.evidence),
     ]
