@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bench.paper import SLIP_KINDS, slips
-from bench.report.table import Table, entry
+from bench.paper import SLIP_KINDS, SLIPS_FILE, Slip, slips
+from bench.report.table import Entry, Table
 
 
 def slip_table() -> Table:
@@ -15,6 +15,11 @@ def slip_table() -> Table:
         "slips",
         "Slips: where the paper's text contradicts itself, its tables or the official code, or leaves something out",
         ("Where", "Kind", "Printed", "Right, or what others say"),
-        tuple(tuple(map(entry, (slip.where, slip.kind, slip.printed, slip.right))) for slip in listed),
+        tuple(map(_row, listed)),
         (f"Read by us; no record is behind it, and the numbers beside ours are as printed. Kinds: {explained}.",),
     )
+
+
+def _row(slip: Slip) -> tuple[Entry, ...]:
+    note = f"bench/paper/{SLIPS_FILE.name}, {slip.id}"
+    return tuple(Entry(text, note=note) for text in (slip.where, slip.kind, slip.printed, slip.right))
