@@ -76,7 +76,8 @@ def test_data_counts_address_space_that_was_asked_for_and_never_touched(meter: M
         reserved.close()
     with meter.phase("after"):
         pass
-    assert 300 * MB <= meter.phases["reserves"]["peak_data"] < 360 * MB
+    # the rest of the process may have given a little back since the meter's start, from which peaks are counted
+    assert 295 * MB < meter.phases["reserves"]["peak_data"] < 360 * MB
     assert meter.phases["after"]["peak_data"] < 60 * MB
     assert meter.phases["reserves"]["peak_anonymous"] - meter.baseline_anonymous < 60 * MB
 
