@@ -32,7 +32,6 @@ from bench.commands.options import (
     Settings,
     Split,
     SplitRatio,
-    Stale,
     StudyName,
     Threads,
     TimeLimit,
@@ -128,7 +127,6 @@ def run(
     retry: Annotated[
         str | None, typer.Option(metavar="STATUS", help="Run failed cells again, such as oom,error.")
     ] = None,
-    stale: Stale = False,
     redo: Annotated[bool, typer.Option("--redo", help="Run every cell again.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and estimate the time.")] = False,
     plugin: Plugin = None,
@@ -155,7 +153,6 @@ def run(
             memory_limit=memory_limit,
             time_limit=time_limit,
             retry=retry,
-            stale=stale,
             redo=redo,
             dry_run=dry_run,
             study=study,
@@ -258,7 +255,6 @@ def plan(
     data: Data = None,
     results: Results = Path("results"),
     memory_limit: MemoryLimit = None,
-    stale: Stale = False,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="Pick what fits into it, such as 3h.")] = None,
     pilots: Annotated[
         bool, typer.Option("--pilots/--no-pilots", help="Run a few epochs of what has no record on this machine.")
@@ -286,7 +282,6 @@ def plan(
         data=data,
         results=results,
         memory_limit=memory_limit,
-        stale=stale,
         study=study,
         plugins=tuple(plugin or ()),
     )

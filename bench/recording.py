@@ -8,6 +8,7 @@ from bench.environment import environment
 from bench.executors import Outcome
 from bench.plan import Cell
 from bench.records import CAP_REACHED
+from bench.reuse import PROTOCOL_REVISION
 
 
 def make_record(
@@ -42,6 +43,7 @@ def make_record(
         "environment": environment(threads, outcome.device, result.get("gpu")),
         "load": result.get("load"),
         "source": source,
+        "protocol": PROTOCOL_REVISION,
         "predictions": None,
         "started": outcome.started,
     }

@@ -1,4 +1,4 @@
-"""What a record means: its status, what it used, and which later request it already answers."""
+"""What a record means: its status, what it used, and which of several stands."""
 
 from __future__ import annotations
 
@@ -37,44 +37,9 @@ def parse_statuses(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def answers(
-    record: Record,
-    memory_limit: int | None = None,
-    time_limit: float | None = None,
-    capacity: int | None = None,
-    device: str | None = None,
-) -> bool:
-    """Whether this record says what running the cell under these limits would give; None is no limit.
-
-    `capacity` is the memory that there is: no limit can be looser than that. `device` is where it would run, None if
-    that does not matter: what a GPU's memory or speed was enough for says nothing of a processor's, nor the reverse.
-    """
-    status, limits = record["status"], record["limits"]
-    if device is not None and device_kind(record) != device.partition(":")[0]:
-        unlimited = memory_limit is None and time_limit is None
-        return (status == OK and unlimited) or status in (DIVERGED, UNSUPPORTED)
-    if status == OK:
-        within_memory = _fits(memory_limit, limits["memory"], memory_used(record))
-        return within_memory and _fits(time_limit, limits["time"], wall_seconds(record) - waited_seconds(record))
-    if status == OOM:
-        return min(_number(memory_limit), _number(capacity)) <= _number(limits["memory"])
-    if status == TIMEOUT:
-        return _number(time_limit) <= _number(limits["time"])
-    return status not in (INTERRUPTED, PRUNED)
-
-
 def device_kind(record: Record) -> str:
     """`cpu` or `cuda`; older records have no device and are of a processor."""
     return str(record["environment"].get("device") or "cpu").partition(":")[0]
-
-
-def _fits(limit: float | None, earlier_limit: float | None, used: float | None) -> bool:
-    """A success holds under every limit that is no tighter than its own, or that it was measured to keep."""
-    return _number(limit) >= _number(earlier_limit) or (used is not None and used <= _number(limit))
-
-
-def _number(limit: float | None) -> float:
-    return math.inf if limit is None else limit
 
 
 def memory_used(record: Record, phases: Sequence[str] | None = None) -> int | None:
@@ -127,13 +92,20 @@ def newest(records: Iterable[Record]) -> Record | None:
     return standing
 
 
+def limit_number(limit: float | None) -> float:
+    """A limit as a number; None, no limit, is infinite."""
+    return math.inf if limit is None else limit
+
+
 def _outlives(earlier: Record, later: Record) -> bool:
     """An `ok` is not undone by being interrupted or pruned, or by a failure that tighter limits explain."""
     if earlier["status"] != OK:
         return False
     if later["status"] == OK:
         return _measured_better(earlier, later)
-    tighter = any(_number(later["limits"][what]) < _number(earlier["limits"][what]) for what in ("memory", "time"))
+    tighter = any(
+        limit_number(later["limits"][what]) < limit_number(earlier["limits"][what]) for what in ("memory", "time")
+    )
     return tighter or later["status"] in (INTERRUPTED, PRUNED)
 
 
@@ -147,30 +119,6 @@ def _measured_better(earlier: Record, later: Record) -> bool:
 def is_failure(record: Record) -> bool:
     """Whether something went wrong that a table or a user should hear of."""
     return record["status"] not in (OK, PRUNED)
-
-
-def answering(
-    records: Iterable[Record],
-    memory_limit: int | None,
-    time_limit: float | None,
-    purpose: str | None = None,
-    machine: str | None = None,
-    capacity: int | None = None,
-    device: str | None = None,
-) -> Record | None:
-    """The newest of these records that was made for this purpose and answers for these limits.
-
-    A purpose other than accuracy is to measure, which has to be done again where others have disturbed it; `machine`,
-    as `machine_of` writes it, is where it has to have been done.
-    """
-    found = None
-    for record in records:
-        disturbed = purpose is not None and record["status"] == OK and under_load(record)
-        elsewhere = machine is not None and machine_of(record) != machine
-        unfit = disturbed or elsewhere or record.get("purpose") != purpose
-        if not unfit and answers(record, memory_limit, time_limit, capacity, device):
-            found = record
-    return found
 
 
 # -- what it cost -----------------------------------------------------------------------------------------------------

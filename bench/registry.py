@@ -140,6 +140,11 @@ def simplify(name: str) -> str:
     return "".join(letter for letter in name.casefold() if letter not in " -_.")
 
 
+def is_plugin(model: type[Model]) -> bool:
+    """Whether the model is not one of the package's, so that no golden cell watches over it."""
+    return model.__module__.partition(".")[0] != PACKAGE
+
+
 def source_hash(model: type[Model]) -> str:
     """A hash of what the model's code means: its file and the files of its package it imports, without prose."""
     return hash_file(Path(inspect.getfile(model)), model.__module__.rpartition(".")[0])

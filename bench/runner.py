@@ -38,10 +38,10 @@ from bench.plan import Cell
 from bench.predictions import Predictions, PredictionStore
 from bench.prepared import private_folder
 from bench.recording import make_record
-from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, answering, machine_of, phase_seconds, under_load
-from bench.registry import find_model, source_hash
+from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, machine_of, phase_seconds, under_load
+from bench.registry import find_model, is_plugin, source_hash
+from bench.reuse import find_reusable, is_current, may_be_mended
 from bench.scoring import score
-from bench.staleness import Sources
 from bench.studies import COST
 from bench.worker import PROGRESS_INTERVAL, Job
 
@@ -58,7 +58,6 @@ class RunOptions:
     memory_limit: int | None = None  # bytes
     time_limit: float | None = None  # seconds per cell
     retry: frozenset[str] = frozenset()  # statuses that are run again; `interrupted` always is
-    stale: bool = False  # run again what an older source of the same model revision gave
     redo: bool = False  # run everything again
     threads: int = 1  # per worker
     device: str = "cpu"  # or "cuda", "cuda:1": where cost is the purpose, only what was measured on it answers
@@ -90,15 +89,16 @@ class Summary:
 def pending(
     cells: Sequence[Cell], ledger: Ledger, options: RunOptions, find: FindModel = find_model
 ) -> tuple[list[Cell], dict[str, Record]]:
-    """The cells that have to be run, each once, and the records that answer for the others."""
+    """The cells that have to be run, each once, and the records that answer for the others.
+
+    An error of other code than the present is no answer: the file may have been mended.
+    """
     todo: dict[str, Cell] = {}
     answered: dict[str, Record] = {}
-    present = {name: source_hash(find(name)) for name in {cell.model for cell in cells if options.stale}}
-    sources = Sources(ledger if options.stale else (), present)
     for cell in cells:
         record = _answer(ledger.of(cell.key), options)
-        stale = record is not None and options.stale and sources.is_stale(record)
-        if record is None or options.redo or stale or record["status"] in options.retry:
+        mended = record is not None and may_be_mended(record, source_hash(find(cell.model)))
+        if record is None or options.redo or mended or record["status"] in options.retry:
             todo[cell.key] = cell
         else:
             answered[cell.key] = record
@@ -111,7 +111,7 @@ def _answer(records: Sequence[Record], options: RunOptions) -> Record | None:
     # asked only where it matters: on a GPU it has to be woken for that
     capacity = capacity_of(options.device) if any(record["status"] == OOM for record in records) else None
     limits = options.memory_limit, options.time_limit
-    return answering(records, *limits, options.purpose, machine, capacity, options.device)
+    return find_reusable(records, *limits, options.purpose, machine, capacity, options.device)
 
 
 @functools.cache
@@ -256,10 +256,10 @@ class _Run:
             self._turn = None
 
     def _may_answer(self, cell: Cell, record: Record) -> bool:
-        """Whether running the cell now would give this; an error may be mended, the code or a file have changed."""
-        if record["status"] == ERROR:
+        """Whether running the cell now would give this; an error may be mended, a plug-in or a file have changed."""
+        if record["status"] == ERROR or not is_current(record):
             return False
-        if record["source"] != self._source[cell.model] and Sources(self.ledger, self._source).is_stale(record):
+        if record["source"] != self._source[cell.model] and is_plugin(self.find(cell.model)):
             return False
         if record["status"] != OK:
             return True

@@ -27,7 +27,6 @@ class Context:
     model_titles: Mapping[str, str] = field(default_factory=dict)
     dataset_titles: Mapping[str, str] = field(default_factory=dict)
     twins: Collection[str] = ()  # dataset names
-    stale: Collection[str] = ()  # keys of records whose model has changed since
 
 
 def summarise(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
@@ -104,9 +103,6 @@ def _notes(cells: Sequence[Cell], records: Mapping[str, Record], context: Contex
     capped = sum(_capped(cell, record) for cell, record in good)
     if capped:
         yield "capped" if capped == len(good) else f"{capped} capped"
-    stale = sum(cell.key in context.stale for cell, _ in found)
-    if stale:
-        yield "stale" if stale == len(found) else f"{stale} stale"
     if len({machine_of(record) for _, record in good}) > 1:
         yield MIXED
     if len(found) < len(cells):
@@ -129,8 +125,6 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
         lines.append("twin: a generated graph; its costs stand for the dataset of that name, its accuracies do not.")
     if "capped" in notes:
         lines.append("capped: --max-epochs ended training before the model's own rule would have.")
-    if "stale" in notes:
-        lines.append("stale: the model's code has changed since; run --stale does these cells again.")
     if MIXED in notes:
         lines.append(
             f"{MIXED}: train s is over several processors or numbers of threads; `run --study cost` measures on one."

@@ -171,7 +171,6 @@ def test_the_same_request_again_runs_only_what_was_interrupted(
         ({"retry": frozenset({"error"})}, {"raises", "aborts", "killed"}),
         ({"retry": frozenset({"oom", "diverged"})}, {"hungry", "hungry-tensor", "announced", "nan", "killed"}),
         ({"redo": True}, set(ENDS)),
-        ({"stale": True}, {"killed"}),
         ({"memory_limit": 300 * MB}, {"hungry", "hungry-tensor", "announced", "killed"}),
         ({"memory_limit": 100 * MB}, {"killed"}),  # the good ones were measured to need less
         ({"time_limit": None}, {"sleeps", "killed"}),

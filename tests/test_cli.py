@@ -352,20 +352,19 @@ def test_either_spelling_takes_a_list(graph: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "retry", "stale", "redo", "private"),
+    ("request_", "retry", "redo", "private"),
     [
-        (Request(), frozenset(), False, False, False),
-        (Request(redo=True), frozenset(), False, True, True),
-        (Request(stale=True), frozenset(), True, False, True),
-        (Request(retry="oom"), frozenset({"oom"}), False, False, False),
-        (Request(retry="oom, ERROR"), frozenset({"oom", "error"}), False, False, False),
+        (Request(), frozenset(), False, False),
+        (Request(redo=True), frozenset(), True, True),
+        (Request(retry="oom"), frozenset({"oom"}), False, False),
+        (Request(retry="oom, ERROR"), frozenset({"oom", "error"}), False, False),
     ],
 )
 def test_what_is_run_again_and_whether_it_prepares_its_own_arrays(
-    request_: Request, retry: frozenset[str], stale: bool, redo: bool, private: bool
+    request_: Request, retry: frozenset[str], redo: bool, private: bool
 ) -> None:
     options = make_options(request_)
-    assert (options.retry, options.stale, options.redo, options.private_arrays) == (retry, stale, redo, private)
+    assert (options.retry, options.redo, options.private_arrays) == (retry, redo, private)
     assert options.prepares_alone is private
 
 

@@ -80,14 +80,14 @@ def test_failures_are_counted_and_kept_apart(tmp_path: Path) -> None:
     assert len(found.keys) == 3
 
 
-def test_records_of_other_code_are_stale_and_of_other_contents_left_out(tmp_path: Path) -> None:
+def test_records_of_other_code_count_and_those_of_another_protocol_or_content_do_not(tmp_path: Path) -> None:
     old, new = made_up_records("nagphormer", "photo", [90.0, 91.0])
     old["source"] = "another"
     elsewhere = {**made_up_records("nagphormer", "photo", [10.0])[0], "data": "0" * 32, "key": "z", "started": "9999"}
     stranger = {**made_up_records("gcn", "photo", [10.0])[0], "model": "perceptron", "key": "y"}
-    found = evidence(tmp_path, [old, new, elsewhere, stranger])
+    protocol = {**made_up_records("nagphormer", "photo", [10.0] * 3)[2], "protocol": 0}
+    found = evidence(tmp_path, [old, new, elsewhere, stranger, protocol])
     assert trials(found).accuracies == [90.0, 91.0]
-    assert trials(found).stale == {old["key"]}
     assert found.warnings == [
         "photo: only records of the dataset's own content, 7e8e8fba, are shown; left out: 1 of 00000000",
         "1 record(s) of 'perceptron', which is not a model here, are left out",

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from bench.errors import UserError
 from bench.records import (
     STATUSES,
-    answering,
-    answers,
     memory_used,
     newest,
     parse_statuses,
     preparation_seconds,
     wall_seconds,
 )
+from bench.reuse import find_reusable, satisfies
 
 GB = 10**9
 
@@ -60,7 +59,7 @@ def record(status: str, memory: float | None = None, time: float | None = None, 
     ],
 )
 def test_memory_limits_are_predicates(earlier: dict[str, Any], memory: int | None, answer: bool) -> None:
-    assert answers(earlier, memory, None) is answer
+    assert satisfies(earlier, memory, None) is answer
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_memory_limits_are_predicates(earlier: dict[str, Any], memory: int | Non
     ],
 )
 def test_time_limits_are_predicates(earlier: dict[str, Any], time: float | None, answer: bool) -> None:
-    assert answers(earlier, None, time) is answer
+    assert satisfies(earlier, None, time) is answer
 
 
 LIMITS = st.none() | st.integers(1, 10)
@@ -89,11 +88,11 @@ def test_a_success_holds_under_looser_limits_and_a_failure_under_tighter_ones(
     status: str, own_memory: int | None, own_time: int | None, memory: int | None, time: int | None, more: int
 ) -> None:
     earlier = record(status, own_memory, own_time, peak=5, seconds=12.0)
-    if not answers(earlier, memory, time):
+    if not satisfies(earlier, memory, time):
         return
     looser = (None if memory is None else memory + more, None if time is None else time + more)
     tighter = (more if memory is None else max(memory - more, 0), more if time is None else max(time - more, 0))
-    assert answers(earlier, *(looser if status == "ok" else tighter))
+    assert satisfies(earlier, *(looser if status == "ok" else tighter))
 
 
 def test_memory_counts_above_the_baseline_and_on_the_device_as_reserved() -> None:
@@ -105,7 +104,7 @@ def test_memory_counts_above_the_baseline_and_on_the_device_as_reserved() -> Non
     for phase in unknown["phases"].values():
         phase["peak_anonymous"] = None
     assert memory_used(unknown) is None
-    assert not answers(unknown, 100 * GB, None)
+    assert not satisfies(unknown, 100 * GB, None)
     assert wall_seconds(unknown) == pytest.approx(100.0)
 
 
@@ -114,7 +113,7 @@ def test_what_the_limit_counts_is_taken_where_it_was_measured() -> None:
     measured["phases"]["load"]["peak_data"] = GB
     measured["phases"]["train"]["peak_data"] = 4 * GB
     assert memory_used(measured) == 4 * GB
-    assert answers(measured, 4 * GB, None) and not answers(measured, 4 * GB - 1, None)
+    assert satisfies(measured, 4 * GB, None) and not satisfies(measured, 4 * GB - 1, None)
     short_peak = record("ok")  # one that came and went between two samples, but not unseen by the kernel
     short_peak["phases"]["train"]["peak_data"] = 2 * GB
     assert memory_used(short_peak) == 3 * GB
@@ -140,9 +139,9 @@ def test_the_newest_record_stands_unless_an_ok_outlives_it() -> None:
 
 def test_each_limit_is_answered_by_the_newest_record_that_can() -> None:
     ok, oom = record("ok", peak=6 * GB), record("oom", 4 * GB)
-    assert answering([ok, oom], 4 * GB, None) is oom  # not run again and again
-    assert answering([ok, oom], 8 * GB, None) is ok
-    assert answering([ok, oom], 5 * GB, None) is None
+    assert find_reusable([ok, oom], 4 * GB, None) is oom  # not run again and again
+    assert find_reusable([ok, oom], 8 * GB, None) is ok
+    assert find_reusable([ok, oom], 5 * GB, None) is None
 
 
 def test_statuses_from_the_command_line() -> None:
@@ -156,11 +155,11 @@ def test_statuses_from_the_command_line() -> None:
 
 def test_memory_ran_out_for_good_only_where_there_is_no_more_of_it() -> None:
     out = {"status": "oom", "limits": {"memory": 12 * GB, "time": None}}
-    assert answers(out, None, None, capacity=12 * GB)  # no limit is all that there is
-    assert not answers(out, None, None, capacity=80 * GB)
-    assert answers(out, 8 * GB, None, capacity=80 * GB)
+    assert satisfies(out, None, None, capacity=12 * GB)  # no limit is all that there is
+    assert not satisfies(out, None, None, capacity=80 * GB)
+    assert satisfies(out, 8 * GB, None, capacity=80 * GB)
     unlimited = {"status": "oom", "limits": {"memory": None, "time": None}}  # of an older version
-    assert answers(unlimited, None, None, capacity=80 * GB)
+    assert satisfies(unlimited, None, None, capacity=80 * GB)
 
 
 def test_preparation_counts_once_whoever_did_it() -> None:
@@ -186,11 +185,11 @@ def test_limits_are_those_of_a_kind_of_device(
     status: str, made_on: str, wanted_on: str, memory: int | None, answer: bool
 ) -> None:
     earlier = record(status, 8 * GB, 60.0, device=made_on)
-    assert answers(earlier, memory, None, device=wanted_on) is answer
+    assert satisfies(earlier, memory, None, device=wanted_on) is answer
 
 
 def test_who_waited_for_others_was_not_slow() -> None:
     waited = record("ok", seconds=100.0)
     waited["phases"]["preprocess"] = {"seconds": 50.0, "compile_seconds": 0.0, "waited_seconds": 45.0}
     assert wall_seconds(waited) == 150.0
-    assert answers(waited, None, 105.0) and not answers(waited, None, 104.9)
+    assert satisfies(waited, None, 105.0) and not satisfies(waited, None, 104.9)

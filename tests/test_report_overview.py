@@ -174,5 +174,5 @@ def test_the_frontier_is_between_the_smallest_that_fits_and_what_does_not(tmp_pa
         ["Photo", "GCN", "default", "150", "", "6", "1", "Another, 2 thread(s)"],
         ["Photo", "GCN", "default", "120", "110", "6", "4", here],
         ["Photo", "GCN", "default hidden=8", "60", "50", "6", "2", here],
-        ["Photo", "SAN [stale]", "default", "500", "", "6", "1", here],
+        ["Photo", "SAN", "default", "500", "", "6", "1", here],
     ]

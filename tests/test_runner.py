@@ -24,6 +24,7 @@ from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.plan import Cell
 from bench.prepared import private_folder
+from bench.reuse import older_code_line
 from bench.runner import RunOptions, Summary, pending, run_cells
 from bench.worker import Job
 
@@ -116,15 +117,34 @@ def test_a_record_that_appears_after_planning_is_not_repeated_even_unclaimed(
     assert (summary.ran, summary.elsewhere) == (1, 1)
 
 
-def test_stale_redoes_what_an_older_source_gave(stored: dict[str, Stored], tmp_path: Path) -> None:
-    old, new = toy_cell(stored, trial=0), toy_cell(stored, trial=1)
-    pretend([old, new], stored, tmp_path, Pretender())
-    ledger = Ledger(tmp_path)
-    later = "2999-01-01T00:00:00.000+00:00"
-    changed = {"source": "before the change", "predictions": "otherwise", "started": later}
-    ledger.append({**ledger.of(old.key)[0], **changed})
-    assert pending([old, new], Ledger(tmp_path), RunOptions(), find)[0] == []
-    assert pending([old, new], Ledger(tmp_path), RunOptions(stale=True), find)[0] == [old]
+@pytest.mark.parametrize(
+    ("status", "changed", "again"),
+    [
+        ("ok", {"source": "before the change"}, False),  # the revision is the same, so is the mathematics
+        ("error", {"source": "before the change"}, True),  # it may have been mended
+        ("error", {}, False),
+        ("ok", {"protocol": 0}, True),
+        ("ok", {"protocol": 1}, False),
+    ],
+)
+def test_what_a_change_of_code_runs_again(
+    stored: dict[str, Stored], tmp_path: Path, status: str, changed: dict[str, Any], again: bool
+) -> None:
+    cell = toy_cell(stored)
+    pretend([cell], stored, tmp_path / "first", Pretender(status=status))
+    [record] = Ledger(tmp_path / "first").of(cell.key)
+    assert record["protocol"] == 1
+    Ledger(tmp_path / "second").append({**record, **changed})
+    assert (pending([cell], Ledger(tmp_path / "second"), RunOptions(), find)[0] == [cell]) is again
+
+
+def test_results_of_older_code_are_named_with_the_flag_that_redoes_them() -> None:
+    made = [{"model": model, "source": source} for model, source in (("gcn", "old"), ("gcn", "new"), ("gat", "old"))]
+    present = {"gcn": "new", "gat": "new"}
+    line = "2 results were made by older code of gcn, gat (same revision); --redo runs them again"
+    assert older_code_line(made, present) == line
+    assert older_code_line(made[:1], present).startswith("1 result was made by older code of gcn (")
+    assert older_code_line(made[1:2], present) == ""
 
 
 def test_a_graph_that_cannot_be_split_is_a_record_and_the_others_go_on(

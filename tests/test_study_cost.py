@@ -22,7 +22,6 @@ from bench.prepared import private_folder
 from bench.records import (
     PART_OF_INFERENCE,
     Record,
-    answering,
     inference_seconds,
     is_at_most,
     machine_of,
@@ -32,6 +31,7 @@ from bench.records import (
     seconds_per_thousand_nodes,
     under_load,
 )
+from bench.reuse import find_reusable
 from bench.runner import RunOptions, Summary, pending, run_cells
 from bench.studies import COST
 from bench.summary import Context
@@ -125,26 +125,26 @@ def test_the_machines_clock_counts_our_own_work_too() -> None:
 
 def test_only_records_of_the_same_purpose_answer() -> None:
     plain, cost = record(purpose=None), record()
-    assert answering([plain, cost], None, None) is plain
-    assert answering([plain, cost], None, None, COST) is cost
-    assert answering([cost], None, None) is None
+    assert find_reusable([plain, cost], None, None) is plain
+    assert find_reusable([plain, cost], None, None, COST) is cost
+    assert find_reusable([cost], None, None) is None
 
 
 def test_a_disturbed_measurement_is_made_again() -> None:
-    assert answering([record(others=1.0)], None, None, COST) is None
+    assert find_reusable([record(others=1.0)], None, None, COST) is None
     failed = record("error", others=1.0)
-    assert answering([failed], None, None, COST) is failed
+    assert find_reusable([failed], None, None, COST) is failed
     loaded_result = record(others=1.0, purpose=None)
-    assert answering([loaded_result], None, None) is loaded_result  # an accuracy does not mind
+    assert find_reusable([loaded_result], None, None) is loaded_result  # an accuracy does not mind
 
 
 @pytest.mark.parametrize("change", [{"processor": "Fast 2"}, {"threads": 1}, {"gpu": "Card 3", "device": "cuda"}])
 def test_a_measurement_answers_for_its_own_machine_only(change: dict[str, Any]) -> None:
     here, there = record(), record()
     there["environment"] = {**there["environment"], **change}
-    assert answering([here, there], None, None, COST, machine_of(here)) is here
-    assert answering([there], None, None, COST, machine_of(here)) is None
-    assert answering([there], None, None, COST, machine_of(there)) is there
+    assert find_reusable([here, there], None, None, COST, machine_of(here)) is here
+    assert find_reusable([there], None, None, COST, machine_of(here)) is None
+    assert find_reusable([there], None, None, COST, machine_of(there)) is there
 
 
 def test_what_was_measured_with_other_threads_or_elsewhere_is_measured_here(

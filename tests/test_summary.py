@@ -85,13 +85,13 @@ def test_marks() -> None:
     cells = [make_cell(trial, dataset="photo-twin", labels=labels) for trial in range(2)]
     capped = {"stopped_by": "max_epochs", "capped": True, "epochs": 2, "best_epoch": 2}
     records = {cells[0].key: make_record(cells[0], training=capped), cells[1].key: make_record(cells[1])}
-    context = Context(twins={"photo-twin"}, stale={cells[0].key, cells[1].key})
+    context = Context(twins={"photo-twin"})
     frame = summarise(cells, records, context)
     (row,) = frame.to_dict("records")
-    assert row["notes"] == "twin; 1 capped; stale"
+    assert row["notes"] == "twin; 1 capped"
     text = caption(frame, "fresh", "author", "results/")
     assert text[0].startswith("Splits: fresh. Settings: author.")
-    assert [line.partition(":")[0] for line in text[1:]] == ["twin", "capped", "stale", "Records"]
+    assert [line.partition(":")[0] for line in text[1:]] == ["twin", "capped", "Records"]
 
 
 @pytest.mark.parametrize("first_spelling_was_a_cap", [True, False])

@@ -11,7 +11,8 @@ from tuning_toys import Silent, drive, ring_search
 from bench.executors import EndCell, Event
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
-from bench.records import answers, is_failure, newest
+from bench.records import is_failure, newest
+from bench.reuse import satisfies
 from bench.runner import RunOptions, run_cells
 from bench.tuning.study import Budget
 
@@ -40,7 +41,7 @@ def test_a_pruned_cell_is_neither_a_failure_nor_an_answer(tmp_path: Path) -> Non
     summary = run([toy_cell(stored, max_epochs=1)], stored, tmp_path)
     [ok] = summary.records.values()
     pruned = {**ok, "status": "pruned", "started": "2999"}
-    assert not answers(pruned) and not is_failure(pruned)
+    assert not satisfies(pruned) and not is_failure(pruned)
     assert newest([ok, pruned]) is ok and newest([pruned, ok]) is ok
 
 

@@ -74,7 +74,6 @@ MemoryLimit = Annotated[
 TimeLimit = Annotated[
     str | None, typer.Option(metavar="TIME", help="Per cell, such as 90s, 20m or 1h30m; a bare number is seconds.")
 ]
-Stale = Annotated[bool, typer.Option("--stale", help="Redo cells whose model has changed since.")]
 
 
 # Newer versions of typer bring a click of their own: both call a mistake in the options by the base of BadParameter.

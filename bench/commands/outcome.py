@@ -11,12 +11,9 @@ from rich.console import Console
 from bench.console import say, show_table
 from bench.costs import cost_caption, summarise_costs
 from bench.estimate import Estimator
-from bench.ledger import Ledger
 from bench.plan import Cell
 from bench.records import Record
-from bench.registry import source_hash
 from bench.sizes import format_duration
-from bench.staleness import Sources
 from bench.studies import COST
 from bench.summary import Context, caption, describe_settings, summarise
 from bench.text import counted
@@ -61,14 +58,12 @@ def show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimato
     say(console, f"{counted(len(cells), 'cell')}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
 
 
-def show_summary(console: Console, plan: Plan, records: dict[str, Record], ledger: Ledger, request: Request) -> None:
+def show_summary(console: Console, plan: Plan, records: dict[str, Record], request: Request) -> None:
     """The table, what a reader must know about it, and what stayed out."""
-    sources = Sources(ledger, {model.name: source_hash(model) for model in plan.models})
     context = Context(
         model_titles={model.name: model.title or model.name for model in plan.models},
         dataset_titles={dataset.name: dataset.title for dataset in plan.datasets},
         twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
-        stale={key for key, record in records.items() if sources.is_stale(record)},
     )
     if plan.purpose == COST:
         frame = summarise_costs(plan.cells, records, context)

@@ -32,8 +32,8 @@ from bench.forecast import (
 )
 from bench.ledger import Ledger, check_writable
 from bench.plan import Cell, capped
-from bench.records import OK, TIMEOUT, Record, answering, wall_seconds
-from bench.registry import find_model, source_hash
+from bench.records import OK, TIMEOUT, Record, wall_seconds
+from bench.reuse import find_reusable
 from bench.runner import COST_NODES, RunOptions, pending, run_cells
 from bench.sizes import format_duration, format_size, parse_duration
 from bench.studies import COST
@@ -143,10 +143,7 @@ class Pilots:
         """The pilot of this cell that tells what it takes here, with as many threads and on such a device."""
         options = self.options
         local = [record for record in self.ledger.of(cell.key) if forecaster.is_from_here(record)]
-        if options.stale:
-            present = source_hash(find_model(cell.model))
-            local = [record for record in local if record["source"] == present]
-        return answering(local, options.memory_limit, options.time_limit, options.purpose)
+        return find_reusable(local, options.memory_limit, options.time_limit, options.purpose)
 
 
 def note_failure(column: Column, record: Record, forecaster: Forecaster) -> None:

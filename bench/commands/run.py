@@ -41,7 +41,8 @@ from bench.model import Model
 from bench.plan import Cell, Protocol, make_cells
 from bench.plugins import Plugins, load_plugins
 from bench.records import OK, Record, parse_statuses
-from bench.registry import resolve_models, scan
+from bench.registry import resolve_models, scan, source_hash
+from bench.reuse import older_code_line
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
@@ -74,7 +75,6 @@ class Request:
     memory_limit: str | None = None
     time_limit: str | None = None
     retry: str | None = None
-    stale: bool = False
     redo: bool = False
     dry_run: bool = False
     study: str | None = None
@@ -123,8 +123,10 @@ def _run_request(request: Request) -> int:
         show_cells(console, plan.cells, {cell.key for cell in todo}, estimator, jobs)
     else:
         say(console, opening_line(plan.cells, todo, estimator, request.results, jobs))
-    if line := elsewhere_line(answered.values(), processor()):
-        say(console, line)
+    present = {model.name: source_hash(model) for model in plan.models}
+    for line in (older_code_line(answered.values(), present), elsewhere_line(answered.values(), processor())):
+        if line:
+            say(console, line)
     if request.dry_run:
         return exit_code(plan, answered)
 
@@ -136,7 +138,7 @@ def _run_request(request: Request) -> int:
             summary = run_pending(plan.cells, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()
         records, interrupted = summary.records, summary.interrupted
-    show_summary(console, plan, records, ledger, request)
+    show_summary(console, plan, records, request)
     if interrupted:
         raise KeyboardInterrupt
     return exit_code(plan, records)
@@ -148,9 +150,8 @@ def make_options(request: Request) -> RunOptions:
         memory_limit=None if request.memory_limit is None else parse_size(request.memory_limit),
         time_limit=None if request.time_limit is None else parse_duration(request.time_limit),
         retry=frozenset() if request.retry is None else parse_statuses(request.retry),
-        stale=request.stale,
         redo=request.redo,
-        private_arrays=request.stale or request.redo,
+        private_arrays=request.redo,
         threads=request.threads or max(1, usable_processors() // (request.jobs or 1)),
         device=resolve_devices(request.device)[0],
         cache_folder=cache_root() / "prepared",

@@ -33,8 +33,6 @@ def accuracy_entry(
     text += NO_SETTINGS if trials.lane == "default" else ""
     if trials.capped:
         marks.append("capped")
-    if trials.stale:
-        marks.append("stale" if len(trials.stale) >= len(trials.good) else f"{len(trials.stale)} stale")
     interval = f"95 % interval {summary.interval.low:.2f} to {summary.interval.high:.2f}" if summary.interval else ""
     note = _notes(interval, reasons(trials), paper)
     return Entry(" ".join([text, *(f"[{mark}]" for mark in marks)]), trials.keys, bold, note, summary.mean, mark_keys)
@@ -119,13 +117,11 @@ def fill_command(setting: Setting, study: str) -> str:
 
 
 def mark_lines(shown: Iterable[Trials]) -> list[str]:
-    """What [capped] and [stale] and a failure mean, where they occur."""
+    """What [capped] and a failure mean, where they occur."""
     shown = list(shown)
     lines = []
     if any(trials.capped for trials in shown):
         lines.append("capped: a limit on epochs ended training before the model's own rule would have.")
-    if any(trials.stale for trials in shown):
-        lines.append("stale: the model's code has changed since; `run --stale` does these cells again.")
     if any(trials.failures for trials in shown):
         lines.append("oom, timeout, …: the cell ended so; `python -m bench why MODEL DATASET` tells the reason.")
     return lines

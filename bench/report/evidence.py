@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from bench.ledger import Ledger
 from bench.model import Model
 from bench.plan import canonical_json
 from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest
-from bench.registry import models, source_hash
+from bench.registry import models
+from bench.reuse import is_current
 from bench.settings import resolve_settings
-from bench.staleness import Sources
 from bench.studies import Study
 from bench.text import as_typed
 from bench.tuning.winners import find_winner
@@ -44,7 +44,6 @@ class Trials:
     mode: str
     lane: str  # the lane that was found: a model without settings for this dataset runs with its defaults
     records: tuple[Record, ...] = ()  # the standing record of each cell (of measurements, on each machine), by seeds
-    stale: frozenset[str] = frozenset()  # addresses of those whose model has changed since
     command: str = ""  # what would fill it
     epochs: int = 0  # the configuration's own limit
     config: str = ""  # the configuration without that limit, as canonical JSON
@@ -93,9 +92,8 @@ class Evidence:
         self._name_repeated(repeats.values())
         standing = [record for records in repeats.values() if (record := newest(records)) is not None]
         self.records = sorted(standing, key=lambda record: record["key"])
-        self._stale: set[str] = set()
         self._by_work: dict[tuple[str, str, str, str, str | None], list[Record]] = defaultdict(list)
-        self._arrange(usable)
+        self._arrange()
 
     def _usable(self, records: Iterable[Record]) -> Iterator[Record]:
         """Records that have what a report reads; the others are named: an older version may have written less."""
@@ -122,17 +120,15 @@ class Evidence:
                 f"counts: {where}"
             )
 
-    def _arrange(self, usable: Sequence[Record]) -> None:
+    def _arrange(self) -> None:
         data = self._one_version_of_each_dataset()
         known = models()
-        sources = Sources(usable, {name: source_hash(model) for name, model in known.items()})
         for record in self.records:
             model = known.get(record["model"])
             if model is None:
                 continue
-            if sources.is_stale(record):
-                self._stale.add(address(record))
-            if record["data"] == data[record["dataset"]] and record["revision"] == model.revision:
+            current = record["revision"] == model.revision and is_current(record)
+            if current and record["data"] == data[record["dataset"]]:
                 config, purpose = _without_cap(record["config"]), record.get("purpose")
                 self._by_work[model.name, record["dataset"], record["split"]["rule"], config, purpose].append(record)
         unknown = Counter(record["model"] for record in self.records if record["model"] not in known)
@@ -195,7 +191,6 @@ class Evidence:
             mode,
             resolved.labels["settings"],
             tuple(sorted(found, key=_seeds)),
-            frozenset(address(record) for record in found) & self._stale,
             _command(model, dataset, settings or {}, mode, lane, study.name if study and purpose else ""),
             wanted,
             config,

@@ -9,7 +9,7 @@ from bench.data.catalogue import datasets
 from bench.ledger import FRONTIER, Ledger
 from bench.plan import canonical_json
 from bench.records import DIVERGED, OK, OOM, Record, machine_of
-from bench.registry import models, source_hash
+from bench.registry import models
 from bench.report.findings import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
 from bench.sizes import MEGABYTE
@@ -29,7 +29,6 @@ def frontier_table(results: Path) -> Table | None:
         (
             "Memory that a cell may take beyond what a worker has at its start; read-only file maps are free. Found by "
             "bisection, each run with nothing prepared in advance; `python -m bench frontier` searches.",
-            *(["stale: the model's code has changed since."] if any("stale" in row[1].text for row in rows) else []),
         ),
     )
 
@@ -65,7 +64,6 @@ def _row(records: list[Record]) -> tuple[Entry, ...]:
     enough = min(record["limits"]["memory"] for record in records if _fits(record))
     short = [record["limits"]["memory"] for record in records if record["status"] == OOM]
     too_little = max((limit for limit in short if limit < enough), default=None)
-    stale = "" if first["source"] == source_hash(models()[first["model"]]) else " [stale]"
     note = f"{len(records)} runs in {FRONTIER}/ below the results"
     labels = first["labels"]
     told = (
@@ -76,5 +74,5 @@ def _row(records: list[Record]) -> tuple[Entry, ...]:
         str(len(records)),
         machine_of(first),
     )
-    names = entry(dataset_title(first["dataset"])), entry(f"{model_title(first['model'])}{stale}")
+    names = entry(dataset_title(first["dataset"])), entry(model_title(first["model"]))
     return (*names, *(Entry(text, note=note) for text in told))

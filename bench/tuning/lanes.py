@@ -14,7 +14,6 @@ from bench.data.splits import draw_split
 from bench.data.store import Stored
 from bench.model import Model
 from bench.plan import Cell
-from bench.registry import source_hash
 from bench.tuning.winners import Winner, find_winner
 
 Winners = Mapping[tuple[str, str], Winner]  # by names of model and dataset
@@ -37,11 +36,11 @@ def warning_lines(
     winners: Winners, cells: Sequence[Cell], stored: Mapping[str, Stored], models: Iterable[type[Model]]
 ) -> list[str]:
     """Where model or data have changed since, and where the tuning has seen nodes that are tested now."""
-    sources = {model.name: source_hash(model) for model in models}
+    revisions = {model.name: model.revision for model in models}
     lines = [
-        f"{model} on {dataset}: the model's code has changed since its settings were tuned"
+        f"{model} on {dataset}: the model's revision has changed since its settings were tuned; tune again"
         for (model, dataset), winner in winners.items()
-        if winner.found["source"] != sources[model]
+        if winner.found["revision"] != revisions[model]
     ]
     lines += [
         f"{model} on {dataset}: its settings were tuned on other data that was called {dataset} too; tune again"
