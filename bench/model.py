@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import tomllib
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -21,6 +23,18 @@ Stop = Literal["ranked", "loss", "accuracy", "both", "window", "never"]  # rules
 def added(default: Any) -> Any:
     """A setting that came after records existed: while it has its default, no cell's key knows of it."""
     return field(default=default, metadata={"added": True})
+
+
+def read_settings(file: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return lane → dataset → settings from the TOML file beside a model's file.
+
+    A lane's table `every` holds what all of its datasets share.
+    """
+    lanes = tomllib.loads(Path(file).with_suffix(".toml").read_text(encoding="utf-8"))
+    for datasets in lanes.values():
+        shared = datasets.pop("every", {})
+        datasets.update({name: {**shared, **settings} for name, settings in datasets.items()})
+    return lanes
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache, as_tensor
-from models.dropout import _hash, add_dropped
-from models.features import _DENSE_FROM, FeatureMatrix
+from models.kernels.dropout import _hash, add_dropped
+from models.kernels.features import _DENSE_FROM, FeatureMatrix
 
 _FLOOR = 60_000_000  # bytes: threads, allocator, compiled code
 SLOPE = np.float32(0.2)  # of the scores' leaky ReLU below zero

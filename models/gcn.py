@@ -36,8 +36,8 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
 from bench.space import Whole
-from models.features import FeatureMatrix
-from models.propagation import SparseOperator, normalized_adjacency
+from models.kernels.features import FeatureMatrix
+from models.kernels.propagation import SparseOperator, normalized_adjacency
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
-from models.features import _DENSE_FROM, FeatureMatrix
-from models.propagation import SparseOperator, normalized_adjacency
+from models.kernels.features import _DENSE_FROM, FeatureMatrix
+from models.kernels.propagation import SparseOperator, normalized_adjacency
 
 _FLOOR = 60_000_000  # bytes: threads, allocator, compiled code
 

@@ -52,8 +52,8 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache, as_tensor
-from models.propagation import add_row, sparse_dense
-from models.push import WORKSPACE_BYTES, TopRows, dropped, gfpush_rows, neighbour_sums, nodes_without_loop
+from models.kernels.propagation import add_row, sparse_dense
+from models.kernels.push import WORKSPACE_BYTES, TopRows, dropped, gfpush_rows, neighbour_sums, nodes_without_loop
 
 UPDATES_PER_EPOCH = 10
 _VERSION = 1

@@ -15,7 +15,7 @@ complete configuration for any graph, so it is no lane either.
 
 Where this knowingly differs from the official code:
   * Laplacian encoding: sparse solver instead of a dense one, and a rule for graphs in several pieces, whose lowest
-    eigenvectors would all be indicators of components (models/spectrum.py).
+    eigenvectors would all be indicators of components (kernels/spectrum.py).
   * Random-walk encoding: from sparse products, in blocks of columns, instead of powers of a dense N x N matrix.
   * Existing self-loops (Photo has one, Pubmed three) get weight 2 in the convolution, as "A + I" says; PyG's keeps 1.
   * Attention weights never exist for all pairs at once: fused attention, or chunks of queries where the weights have
@@ -46,12 +46,12 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Log
-from models.dropout import add_dropped
-from models.features import FeatureMatrix
 from models.graphormer import lean_attention, split_heads
-from models.propagation import SparseOperator, normalized_adjacency, scale_entries, sparse_dense
-from models.random_features import orthogonal_directions, softmax_features
-from models.spectrum import lowest_eigenpairs
+from models.kernels.dropout import add_dropped
+from models.kernels.features import FeatureMatrix
+from models.kernels.propagation import SparseOperator, normalized_adjacency, scale_entries, sparse_dense
+from models.kernels.random_features import orthogonal_directions, softmax_features
+from models.kernels.spectrum import lowest_eigenpairs
 
 _VERSION = 1  # of the random-walk encoding
 _BLOCK = 64  # columns that walk together

@@ -63,8 +63,8 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop, added
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Log
-from models.dropout import _hash, add_dropped
-from models.features import FeatureMatrix
+from models.kernels.dropout import _hash, add_dropped
+from models.kernels.features import FeatureMatrix
 
 KINDS = 256  # what a byte can say about a pair of nodes: its distance, or one of these two
 FARTHEST = 254  # this distance or a greater one

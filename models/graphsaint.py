@@ -58,9 +58,9 @@ from torch.nn import functional
 from bench.data.graph import UNKNOWN_LABEL, Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
-from models.dropout import add_dropped
-from models.features import FeatureMatrix
-from models.propagation import SparseOperator
+from models.kernels.dropout import add_dropped
+from models.kernels.features import FeatureMatrix
+from models.kernels.propagation import SparseOperator
 
 _VERSION = 1
 _AT_A_TIME = 1024  # rows that are looked at together for mean and deviation

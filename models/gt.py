@@ -15,7 +15,7 @@ Where this knowingly differs from the official code:
   * A node without edges attends to nothing and keeps what its residual connection carries; the official code divides
     zero by zero there. For every other node the sum of weights is at least exp(-5), and nothing changes.
   * Features enter through a linear map; the official node classifier looks up an embedding of a node's type.
-  * Laplacian encoding: symmetric solver, fixed start, all zero modes left out (models/positional.py). The official
+  * Laplacian encoding: symmetric solver, fixed start, all zero modes left out (kernels/positional.py). The official
     call drops exactly one column.
   * The loss is not weighted by class unless `class_weighted` says so: its weights serve class-averaged accuracy, which
     the paper reports there; this benchmark reports plain accuracy.
@@ -35,10 +35,10 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Whole
-from models.edges import Edges, Norm, PostNormLayer, classification_loss, random_signs, readout
-from models.edges import estimate_memory as estimate_shared
-from models.features import FeatureMatrix
-from models.positional import laplacian_eigenvectors
+from models.kernels.edges import Edges, Norm, PostNormLayer, classification_loss, random_signs, readout
+from models.kernels.edges import estimate_memory as estimate_shared
+from models.kernels.features import FeatureMatrix
+from models.kernels.positional import laplacian_eigenvectors
 
 _NO_EDGE = 1e-6  # below exp(-5), the least that a node with an edge can have as its sum of weights
 

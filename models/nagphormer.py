@@ -6,7 +6,7 @@ Settings: the commands published with the official code, for all nine datasets. 
 search space (learning rate 1e-2 on CoraFull and Physics; heads and encoding size are not in it at all).
 
 Where this knowingly differs from the official code:
-  * Laplacian encoding: symmetric solver, fixed start, all zero modes left out (models/positional.py). The official
+  * Laplacian encoding: symmetric solver, fixed start, all zero modes left out (kernels/positional.py). The official
     call drops exactly one column, and on disconnected graphs its loose tolerance decides which one.
   * One operator, I - D^-1/2 A D^-1/2, for small and large graphs; the official code uses A + I for the large ones.
   * Tokens always use Â = D^-1/2 (A + I) D^-1/2, as the paper defines it; the official small-graph branch multiplies
@@ -33,10 +33,10 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, added
 from bench.prepared import PrepareCache
 from bench.space import Whole
-from models.attention import token_attention
-from models.dropout import add_dropped
-from models.positional import laplacian_eigenvectors, laplacian_key
-from models.tokens import MaterialisedTokens, ProjectedTokens, cheaper_strategy
+from models.kernels.attention import token_attention
+from models.kernels.dropout import add_dropped
+from models.kernels.positional import laplacian_eigenvectors, laplacian_key
+from models.kernels.tokens import MaterialisedTokens, ProjectedTokens, cheaper_strategy
 
 
 @dataclass(frozen=True)

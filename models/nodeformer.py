@@ -50,9 +50,9 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache, as_tensor
-from models.features import FeatureMatrix
-from models.propagation import SparseOperator, scale_entries
-from models.random_features import orthogonal_directions, softmax_features
+from models.kernels.features import FeatureMatrix
+from models.kernels.propagation import SparseOperator, scale_entries
+from models.kernels.random_features import orthogonal_directions, softmax_features
 
 _VERSION = 1
 _BLOCK = 4096  # nodes whose noisy keys exist at the same time

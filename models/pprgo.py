@@ -47,12 +47,12 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
-from models.features import FeatureMatrix
-from models.push import WORKSPACE_BYTES, TopRows, dropped, neighbour_sums, ppr_rows
+from models.kernels.features import FeatureMatrix
+from models.kernels.push import WORKSPACE_BYTES, TopRows, dropped, neighbour_sums, ppr_rows
 
 _VERSION = 1
 _CHUNK = 1 << 16  # rows of dense attributes that are looked at together
-_DENSE_FROM = 1 / 8  # share of entries, as in models/features.py
+_DENSE_FROM = 1 / 8  # share of entries, as in models/kernels/features.py
 _FLOOR = 20_000_000  # bytes: threads, allocator, compiled code
 _SPARSE_BYTES = 24  # per stored entry of a batch's attributes: two copies, the transpose and the order of its entries
 _LEAST_VARIANCE = 1e-12  # relative to the squared mean: below it is rounding

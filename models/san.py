@@ -19,7 +19,7 @@ Where this knowingly differs from the official code:
   * The signs of the eigenvectors are flipped at random for every update; the official loop for node classification
     draws them and never applies them. `sign_flips=false` is that.
   * Eigenvectors: Lanczos instead of a dense solver; all zero modes of a graph in several pieces count as one, the
-    trivial vector of the whole graph (models/spectrum.py). A dense solver returns an arbitrary rotation of them.
+    trivial vector of the whole graph (kernels/spectrum.py). A dense solver returns an arbitrary rotation of them.
   * Features enter through a linear map; the official node classifier looks up an embedding of a node's type.
   * The vector of an edge type multiplies the queries; the official code multiplies it into every edge.
   * The loss is not weighted by class unless `class_weighted` says so (see gt.py).
@@ -43,9 +43,9 @@ from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Whole
-from models.attention import token_attention
-from models.dropout import add_dropped
-from models.edges import (
+from models.kernels.attention import token_attention
+from models.kernels.dropout import add_dropped
+from models.kernels.edges import (
     Edges,
     Norm,
     PostNormLayer,
@@ -55,9 +55,9 @@ from models.edges import (
     readout,
     through_kept,
 )
-from models.edges import estimate_memory as estimate_shared
-from models.features import FeatureMatrix
-from models.spectrum import lowest_eigenpairs
+from models.kernels.edges import estimate_memory as estimate_shared
+from models.kernels.features import FeatureMatrix
+from models.kernels.spectrum import lowest_eigenpairs
 
 _EPSILON = 1e-6  # added to every sum of weights, as in the official code
 _WIDE_ENTRIES = 1 << 20  # numbers in the wide layer of the positional encoder that exist at the same time: 4 MB
@@ -300,7 +300,7 @@ def plain_feed_forward(x: Tensor, widen: nn.Linear, narrow: nn.Linear, rate: flo
 
 
 class _FeedForward(torch.autograd.Function):
-    """On the processor: blocks that stay in its cache, and dropout by a hash of the position (models/dropout.py)."""
+    """On the processor: blocks that stay in its cache, and dropout by a hash of the position (kernels/dropout.py)."""
 
     @staticmethod
     def forward(

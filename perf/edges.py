@@ -13,8 +13,8 @@ from torch import Tensor
 from bench.data.catalogue import resolve
 from bench.registry import find_model, scan
 from bench.settings import resolve_settings
-from models.edges import CLAMP, Edges, Operators, PlainOperators
 from models.gt import GT
+from models.kernels.edges import CLAMP, Edges, Operators, PlainOperators
 from models.san import SAN
 from perf.cases import GB, Options, open_data, write_split
 from perf.child import run_ours

@@ -15,7 +15,7 @@ import numpy as np
 
 from bench.data.graph import Graph
 from bench.data.store import cache_root, open_arrays, open_dataset
-from models.tokens import MaterialisedTokens
+from models.kernels.tokens import MaterialisedTokens
 from perf.measure import Measurement, measure
 from perf.table import Row
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perf.cases import Options  # which imports this file
 
 GB, GiB = 1e9, 2**30
-# The last one is q kᵀ and the weights times v of models/attention.py, with a softmax over K + 1 numbers in between.
+# The last one is q kᵀ and the weights times v of kernels/attention.py, with a softmax over K + 1 numbers in between.
 MATRIX_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv_", "_FusedAttention"}
 
 
@@ -90,8 +90,8 @@ def prepare(task: dict[str, Any]) -> dict[str, Any]:
 
     from bench.prepared import PrepareCache
     from bench.process import use_threads
-    from models.positional import laplacian_eigenvectors, laplacian_key
-    from models.propagation import normalized_adjacency, sparse_dense
+    from models.kernels.positional import laplacian_eigenvectors, laplacian_key
+    from models.kernels.propagation import normalized_adjacency, sparse_dense
 
     use_threads(task["threads"])
     threadpoolctl.threadpool_limits(1, user_api="blas")  # as in a worker

@@ -70,7 +70,7 @@ class Push:
         import torch
         from torch_geometric.utils import get_ppr
 
-        from models.push import ppr_rows
+        from models.kernels.push import ppr_rows
 
         sources = np.repeat(np.arange(graph.num_nodes), graph.degrees)
         edges = torch.from_numpy(np.stack([sources, graph.indices]).astype(np.int64))

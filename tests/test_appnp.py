@@ -18,7 +18,7 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from bench.settings import check_values, resolve_settings
 from models.appnp import APPNP, APPNPConfig, DroppedAdjacency, PowerIteration
-from models.propagation import SparseOperator, normalized_adjacency
+from models.kernels.propagation import SparseOperator, normalized_adjacency
 
 
 def build(graph: Graph, seed: int = 0, **chosen: Any) -> APPNP:

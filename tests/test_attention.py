@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from models.attention import _FusedAttention, plain_attention, token_attention
+from models.kernels.attention import _FusedAttention, plain_attention, token_attention
 from models.nagphormer import EncoderLayer, NAGphormerConfig
 
 

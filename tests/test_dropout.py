@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.dropout import _AddDropped, add_dropped
+from models.kernels.dropout import _AddDropped, add_dropped
 
 
 def kept(shape: tuple[int, ...], rate: float, seed: int) -> torch.Tensor:

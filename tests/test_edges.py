@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.data.graph import Graph
 from bench.model import Model
 from bench.prepared import PrepareCache
-from models import edges as module
-from models.edges import (
+from models.kernels import edges as module
+from models.kernels.edges import (
     CLAMP,
     Edges,
     PlainOperators,

@@ -11,8 +11,8 @@ import torch
 from graphs import dense_features, random_graph
 from torch import Tensor
 
-from models.features import FeatureMatrix, row_normalized
-from models.propagation import SparseOperator
+from models.kernels.features import FeatureMatrix, row_normalized
+from models.kernels.propagation import SparseOperator
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -19,7 +19,7 @@ from bench.settings import resolve_settings
 from bench.train import train
 from models.appnp import APPNP, APPNPConfig
 from models.gprgnn import GPRGNN, GPRGNNConfig, Polynomial, initial_gamma
-from models.propagation import SparseOperator, normalized_adjacency
+from models.kernels.propagation import SparseOperator, normalized_adjacency
 
 
 def build(graph: Graph, seed: int = 0, **chosen: Any) -> GPRGNN:

@@ -27,7 +27,7 @@ from models.graphgps import (
     Performer,
     return_probabilities,
 )
-from models.propagation import SparseOperator, normalized_adjacency
+from models.kernels.propagation import SparseOperator, normalized_adjacency
 
 
 def build(graph: Graph, seed: int = 0, **values: Any) -> GraphGPS:

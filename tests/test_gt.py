@@ -17,7 +17,7 @@ from bench.prepared import PrepareCache
 from bench.settings import resolve_settings
 from bench.space import admits
 from models.gt import GT, GTConfig
-from models.positional import laplacian_eigenvectors
+from models.kernels.positional import laplacian_eigenvectors
 
 NODES = torch.arange(60)
 

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
+from models.kernels.positional import laplacian_eigenvectors
 from models.nagphormer import NAGphormer, NAGphormerConfig
-from models.positional import laplacian_eigenvectors
 
 
 def build(graph: Graph, seed: int = 0, spread: float = 0.0, **settings: Any) -> NAGphormer:

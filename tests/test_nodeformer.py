@@ -16,6 +16,7 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models import nodeformer
+from models.kernels.random_features import EPSILON, orthogonal_directions, softmax_features
 from models.nodeformer import (
     NodeFormer,
     NodeFormerConfig,
@@ -26,7 +27,6 @@ from models.nodeformer import (
     relations,
     squared,
 )
-from models.random_features import EPSILON, orthogonal_directions, softmax_features
 
 
 def build(graph: Graph, seed: int = 0, **settings: Any) -> NodeFormer:

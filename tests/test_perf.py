@@ -17,8 +17,8 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.errors import MissingData
 from bench.prepared import PrepareCache
+from models.kernels.positional import laplacian_eigenvectors
 from models.nagphormer import NAGphormer
-from models.positional import laplacian_eigenvectors
 from perf import __main__ as command
 from perf.cases import Options, Skipped, Versus, reference_bytes
 from perf.child import epoch_seconds

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
-from models import positional
-from models.positional import laplacian_eigenvectors
+from models.kernels import positional
+from models.kernels.positional import laplacian_eigenvectors
 
 
 def eigenvectors(graph: Graph, count: int) -> np.ndarray:

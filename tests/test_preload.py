@@ -9,7 +9,7 @@ FIRST_CALL = """
 import sys
 import bench.preload
 import numpy, scipy.sparse
-from models.propagation import sparse_dense
+from models.kernels.propagation import sparse_dense
 before = set(sys.modules)
 identity = scipy.sparse.eye_array(3, format="csr", dtype="float32")
 print(sparse_dense(identity, numpy.ones((3, 2), "float32")).sum())

@@ -10,7 +10,7 @@ from graphs import ISOLATED, dense_normalized, make_graph, path_graph, random_gr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.propagation import SparseOperator, normalized_adjacency, sparse_dense
+from models.kernels.propagation import SparseOperator, normalized_adjacency, sparse_dense
 
 
 def random_sparse(seed: int, rows: int, columns: int, share: float = 0.3) -> sp.csr_array:

@@ -16,7 +16,7 @@ from torch_geometric.utils import ppr as their_push
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
-from models.push import (
+from models.kernels.push import (
     TopRows,
     _gfpush,
     _keep_largest,

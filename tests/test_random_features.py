@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.random_features import orthogonal_directions, softmax_features
+from models.kernels.random_features import orthogonal_directions, softmax_features
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -17,9 +17,9 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models import san
-from models.edges import keep_positive
+from models.kernels.edges import keep_positive
+from models.kernels.spectrum import lowest_eigenpairs
 from models.san import SAN, LearntEncoding, SANConfig, SANLayer, feed_forward, plain_feed_forward
-from models.spectrum import lowest_eigenpairs
 
 NODES = torch.arange(60)
 SMALL: dict[str, Any] = {"hidden": 16, "heads": 4, "layers": 2, "encoding_width": 8, "encoding_heads": 2}

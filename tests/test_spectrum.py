@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
-from models import spectrum
-from models.spectrum import lowest_eigenpairs
+from models.kernels import spectrum
+from models.kernels.spectrum import lowest_eigenpairs
 
 both_laplacians = pytest.mark.parametrize("normalized", [True, False], ids=["normalised", "plain"])
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, list_entries
+from models.kernels.propagation import normalized_adjacency
+from models.kernels.tokens import MaterialisedTokens, ProjectedTokens, _masked_product, _needed_rows, cheaper_strategy
 from models.nagphormer import NAGphormer, NAGphormerConfig
-from models.propagation import normalized_adjacency
-from models.tokens import MaterialisedTokens, ProjectedTokens, _masked_product, _needed_rows, cheaper_strategy
 
 KEY: dict[str, Any] = {"encoding": 0}
 STRATEGIES: tuple[Literal["materialised", "projected"], ...] = ("materialised", "projected")

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models.positional import laplacian_eigenvectors
+from models.kernels.positional import laplacian_eigenvectors
 
 _VERSION = 1
 _TOLERANCE = 1e-7  # of Lanczos, relative to each eigenvalue

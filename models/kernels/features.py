@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bench.data.graph import Graph
 from bench.prepared import as_tensor
-from models.dropout import add_dropped
-from models.propagation import SparseOperator
+from models.kernels.dropout import add_dropped
+from models.kernels.propagation import SparseOperator
 
 _DENSE_FROM = 1 / 8  # share of entries from which the dense product is the faster one, eight times as fast per entry
 

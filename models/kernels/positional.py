@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models.propagation import scale_entries, sparse_dense
+from models.kernels.propagation import scale_entries, sparse_dense
 
 _VERSION = 4
 _TOLERANCE = 1e-5

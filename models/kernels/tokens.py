@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, as_tensor
-from models.propagation import SparseOperator, add_row, normalized_adjacency, sparse_dense
+from models.kernels.propagation import SparseOperator, add_row, normalized_adjacency, sparse_dense
 
 _VERSION = 1
 _DENSE_COST, _SPARSE_COST = 1 / 80, 1 / 10  # relative time of one multiply-add in a dense and in a sparse product

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import as_tensor
-from models.dropout import _hash as position_hash
+from models.kernels.dropout import _hash as position_hash
 
 CLAMP = 5.0  # scores are kept within ± this before they are exponentiated
 # A weight beyond these comes from a clamped score, which passes no gradient; the margin is for the rounding of exp.
@@ -258,7 +258,7 @@ def relu_dropped(x: Tensor, rate: float) -> Tensor:
 
 
 class _ReluDropped(torch.autograd.Function):
-    """An element's fate is a hash of its position (models/dropout.py): nothing is kept but the result."""
+    """An element's fate is a hash of its position (models/kernels/dropout.py): nothing is kept but the result."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float, seed: int) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models.dropout import add_dropped
+from models.kernels.dropout import add_dropped
 
 WORKSPACE_BYTES = 24  # of a push, per node and thread: six arrays of four bytes
 
