@@ -26,8 +26,10 @@ from bench.commands.options import (
     OneLineGroup,
     Overrides,
     Plugin,
+    ReadResults,
     Reports,
     Results,
+    ReuseReference,
     Seed,
     Settings,
     Split,
@@ -39,6 +41,7 @@ from bench.commands.options import (
     Trials,
 )
 from bench.errors import EXIT_MISSING_DATA, EXIT_USER_ERROR, MissingData, UserError
+from bench.reference import OWN, folder_to_read
 
 EXIT_INTERRUPTED = 130
 P = ParamSpec("P")
@@ -121,13 +124,14 @@ def run(
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,
-    results: Results = Path("results"),
+    results: Results = OWN,
     memory_limit: MemoryLimit = None,
     time_limit: TimeLimit = None,
     retry: Annotated[
         str | None, typer.Option(metavar="STATUS", help="Run failed cells again, such as oom,error.")
     ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Run every cell again.")] = False,
+    reuse_reference: ReuseReference = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and estimate the time.")] = False,
     plugin: Plugin = None,
 ) -> int:
@@ -150,6 +154,7 @@ def run(
             device=device,
             data=data,
             results=results,
+            reuse_reference=reuse_reference,
             memory_limit=memory_limit,
             time_limit=time_limit,
             retry=retry,
@@ -200,7 +205,7 @@ def tune(
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,
-    results: Results = Path("results"),
+    results: Results = OWN,
     memory_limit: MemoryLimit = None,
     time_limit: TimeLimit = None,
     plugin: Plugin = None,
@@ -253,7 +258,7 @@ def plan(
     threads: Threads = None,
     device: Device = "auto",
     data: Data = None,
-    results: Results = Path("results"),
+    results: Results = OWN,
     memory_limit: MemoryLimit = None,
     budget: Annotated[str | None, typer.Option(metavar="TIME", help="Pick what fits into it, such as 3h.")] = None,
     pilots: Annotated[
@@ -308,7 +313,7 @@ def frontier(
     threads: AllThreads = None,
     device: Device = "auto",
     data: Data = None,
-    results: Results = Path("results"),
+    results: Results = OWN,
     time_limit: TimeLimit = None,
     up_to: Annotated[
         str | None,
@@ -374,11 +379,11 @@ def data(
 
 @app.command()
 @guarded
-def status(results: Results = Path("results")) -> None:
+def status(results: ReadResults = None) -> None:
     """Show what is done, running and failed."""
     from bench.commands.ledgers import show_status
 
-    show_status(results)
+    show_status(folder_to_read(results))
 
 
 @app.command()
@@ -387,21 +392,21 @@ def why(
     model: Annotated[str, typer.Argument(help="A model.")],
     dataset: Annotated[str, typer.Argument(help="A dataset.")],
     tuning: Annotated[bool, typer.Option("--tuning", help="Trials of `tune` too.")] = False,
-    results: Results = Path("results"),
+    results: ReadResults = None,
     plugin: Plugin = None,
 ) -> None:
     """Show why cells failed, with the end of their logs."""
     from bench.commands.ledgers import show_failures
 
     use_plugins(plugin)
-    show_failures(model, dataset, results, tuning)
+    show_failures(model, dataset, folder_to_read(results), tuning)
 
 
 @app.command()
 @guarded
 def report(
-    results: Results = Path("results"),
-    reports: Reports = Path("reports"),
+    results: ReadResults = None,
+    reports: Reports = None,
     split: Mode = None,
     settings: Lane = "author",
     plugin: Plugin = None,
@@ -417,8 +422,8 @@ def report(
 @app.command()
 @guarded
 def verify(
-    results: Results = Path("results"),
-    reports: Reports = Path("reports"),
+    results: ReadResults = None,
+    reports: Reports = None,
     split: Mode = None,
     settings: Lane = "author",
     data: Data = None,
@@ -438,7 +443,7 @@ def compare(
     first: Annotated[str, typer.Argument(help="MODEL, MODEL:LANE or MODEL:KEY=VALUE,...")],
     second: Annotated[str, typer.Argument(help="The same for the other side.")],
     datasets: Annotated[str, typer.Option(help="Datasets or groups, separated by commas.")] = "all,digits",
-    results: Results = Path("results"),
+    results: ReadResults = None,
     split: Mode = None,
     plugin: Plugin = None,
 ) -> int:
@@ -454,8 +459,8 @@ def compare(
 @guarded
 def pack(
     archive: Annotated[Path, typer.Argument(help="The archive to write.")] = Path("bench-results.tar.gz"),
-    results: Results = Path("results"),
-    reports: Reports = Path("reports"),
+    results: ReadResults = None,
+    reports: Reports = None,
 ) -> int:
     """Write one archive with ledger, predictions, passports and reports."""
     from bench.commands.reports import pack as write

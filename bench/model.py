@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import tomllib
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +14,7 @@ from torch.nn import functional
 from bench.data.graph import Graph, Split
 from bench.prepared import PrepareCache
 from bench.space import Space
+from bench.toml import read_toml
 
 Schedule = Literal["constant", "warmup-linear", "warmup-cosine", "plateau"]  # of the learning rate, see bench/train.py
 Stop = Literal["ranked", "loss", "accuracy", "both", "window", "never"]  # rules that end training, see bench/train.py
@@ -30,7 +30,7 @@ def read_settings(file: str) -> dict[str, dict[str, dict[str, Any]]]:
 
     A lane's table `every` holds what all of its datasets share.
     """
-    lanes = tomllib.loads(Path(file).with_suffix(".toml").read_text(encoding="utf-8"))
+    lanes: dict[str, Any] = read_toml(Path(file).with_suffix(".toml"))
     for datasets in lanes.values():
         shared = datasets.pop("every", {})
         datasets.update({name: {**shared, **settings} for name, settings in datasets.items()})

@@ -37,11 +37,17 @@ class Predictions:
 class PredictionStore:
     """results/predictions: small compressed files, named by content."""
 
-    def __init__(self, results: Path) -> None:
+    def __init__(self, results: Path, also: Path | None = None) -> None:
+        """`also` is another results folder, in which to look for what this one lacks."""
         self.folder = results / "predictions"
+        self._also = None if also is None else PredictionStore(also)
 
     def path(self, name: str) -> Path:
         return self.folder / name[:2] / f"{name}.npz"
+
+    def _found(self, name: str) -> Path:
+        path = self.path(name)
+        return path if self._also is None or path.exists() else self._also.path(name)
 
     def save(self, predictions: Predictions, key: str, curve: list[tuple[float, float, float]]) -> str:
         """Keep predictions and the training curve; returns the hash. Cells with equal predictions share a file."""
@@ -70,12 +76,12 @@ class PredictionStore:
             path.rename(path.with_suffix(".damaged"))
 
     def load(self, name: str) -> Predictions:
-        arrays = self._load(self.path(name))
+        arrays = self._load(self._found(name))
         return Predictions(arrays["val"], arrays["test"])
 
     def curve(self, name: str, key: str) -> np.ndarray:
         """Rows of (train loss, validation loss, validation accuracy), one per evaluation of this cell."""
-        arrays = self._load(self.path(name))
+        arrays = self._load(self._found(name))
         if _curve(key) not in arrays:
             raise UserError(f"predictions/{name[:2]}/{name}.npz holds no training curve of cell {key}; redo that cell")
         return arrays[_curve(key)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +14,10 @@ from bench.plan import Cell
 from bench.records import CAP_REACHED, OK, Record, machine_of, memory_used, peak
 from bench.sizes import format_size
 
-DATASET, MODEL, SETTINGS, ACCURACY, COUNT = "dataset", "model", "settings", "test accuracy %", "n"
+DATASET, MODEL, SETTINGS, YOURS, ARCHIVE, PAPER = "dataset", "model", "settings", "yours (n)", "reference (n)", "paper"
 SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES = "train s", "peak memory", "peak GPU memory", "failed", "notes"
 MIXED = "mixed machines"
-_OPTIONAL = (GPU_MEMORY, FAILED, NOTES)  # shown only where there is something to show
+_OPTIONAL = (ARCHIVE, PAPER, GPU_MEMORY, FAILED, NOTES)  # shown only where there is something to show
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Context:
     model_titles: Mapping[str, str] = field(default_factory=dict)
     dataset_titles: Mapping[str, str] = field(default_factory=dict)
     twins: Collection[str] = ()  # dataset names
+    reference: Callable[[Cell], Sequence[Record]] = lambda cell: ()  # finished reference trials of a cell's condition
+    paper: Callable[[Cell], str] = lambda cell: ""  # what the paper prints for it
 
 
 def summarise(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
@@ -37,7 +39,7 @@ def summarise(cells: Sequence[Cell], records: Mapping[str, Record], context: Con
     rows = [_row(group, records, context) for group in groups.values()]
     frame = pd.DataFrame(
         rows,
-        columns=[DATASET, MODEL, SETTINGS, ACCURACY, COUNT, SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES],
+        columns=[DATASET, MODEL, SETTINGS, YOURS, ARCHIVE, PAPER, SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES],
         dtype=object,
     )
     return frame.drop(columns=[name for name in _OPTIONAL if not frame[name].astype(bool).any()])
@@ -51,14 +53,21 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
         DATASET: context.dataset_titles.get(first.dataset, first.dataset),
         MODEL: context.model_titles.get(first.model, first.model),
         SETTINGS: describe_settings(first),
-        ACCURACY: mean_and_spread([100 * record["metrics"]["test"]["accuracy"] for record in good]),
-        COUNT: str(len(good)),
+        YOURS: _accuracy(good),
+        ARCHIVE: _accuracy(context.reference(first)),
+        PAPER: context.paper(first),
         SECONDS: f"{statistics.median(_train_seconds(record) for record in good):.1f}" if good else "",
         MEMORY: _largest(_host_memory(record) for record in good),
         GPU_MEMORY: _largest(peak(record, "peak_reserved") for record in good),
         FAILED: _failures(found),
         NOTES: "; ".join(_notes(cells, records, context)),
     }
+
+
+def _accuracy(records: Sequence[Record]) -> str:
+    """Mean ± spread (n), in per cent."""
+    values = [100 * record["metrics"]["test"]["accuracy"] for record in records]
+    return f"{mean_and_spread(values)} ({len(values)})" if values else ""
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -118,7 +127,7 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
     """What a reader must know about the numbers, and where the records are."""
     notes = " ".join(frame[NOTES]) if NOTES in frame else ""
     lines = [
-        f"Splits: {mode}. Settings: {lane}. Accuracy: mean ± sample standard deviation over n trials; "
+        f"Splits: {mode}. Settings: {lane}. Test accuracy in %: mean ± sample standard deviation (n trials); "
         "train s: median; peak memory: the most of any phase above the worker's start, as --memory-limit counts it."
     ]
     if "twin" in notes:

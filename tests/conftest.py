@@ -20,6 +20,14 @@ def our_own_turns(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setattr("bench.runner.TURNS", Path(tmp_path_factory.mktemp("turns")))
 
 
+@pytest.fixture(autouse=True)
+def reference(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty archive, so that no test depends on which records are committed."""
+    folder = tmp_path_factory.mktemp("reference")
+    monkeypatch.setattr("bench.reference.REFERENCE", folder)
+    return folder
+
+
 @pytest.fixture
 def registry_as_it_was() -> Iterator[None]:
     """Nothing that a plug-in registers or imports outlives the test."""

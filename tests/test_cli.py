@@ -61,7 +61,7 @@ def bench(*arguments: str) -> Result:
 
 
 def records() -> list[dict[str, Any]]:
-    return [json.loads(line) for file in Path("results/ledger").glob("*") for line in file.read_text().splitlines()]
+    return [json.loads(line) for file in Path("results/own/ledger").glob("*") for line in file.read_text().splitlines()]
 
 
 # -- help and lists -------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def test_user_mistakes(arguments: list[str], message: str) -> None:
     assert message in result.stderr
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
-    assert not Path("results").exists()
+    assert not Path("results/own").exists()
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_usage_mistakes(arguments: list[str]) -> None:
         (["tune"], "Missing option '--model"),
         (["cache", "burn"], "not 'burn'"),
         (["data", "foto"], "'photo'"),
-        (["status"], "there is no results folder"),
-        (["why", MODEL, "digits"], "there is no results folder"),
+        (["status", "--results", "elsewhere"], "there is no results folder"),
+        (["why", MODEL, "digits", "--results", "elsewhere"], "there is no results folder"),
     ],
 )
 def test_mistakes_with_other_verbs(arguments: list[str], message: str) -> None:
@@ -221,7 +221,7 @@ def test_a_graph_too_small_for_its_split_is_said_before_anything_is_recorded(ver
     if verb[0] == "tune":  # which has no --split-ratio
         expected = TOO_SMALL.replace("uniform", "tuning:uniform") + "name a larger graph\n"
     assert result.output == expected
-    assert not list(Path("results").glob("**/*.jsonl"))
+    assert not list(Path("results/own").glob("**/*.jsonl"))
 
 
 def test_a_graph_too_small_for_its_split_leaves_the_others_alone(graph: str) -> None:
@@ -299,7 +299,7 @@ def test_run_resume_and_look_back(graph: str) -> None:
     assert dry.stdout.count("| to do ") == 4
     assert dry.stdout.count("| unknown ") == 4
     assert "4 cells, 4 to do, time unknown" in dry.stdout
-    assert not Path("results").exists()
+    assert not Path("results/own").exists()
 
     first = bench("run", "--models", MODEL, "--trials", "1", *common)
     assert first.exit_code == 3
@@ -311,9 +311,9 @@ def test_run_resume_and_look_back(graph: str) -> None:
     assert re.search(r"4 cells: 1 done, 3 to run(, \d at a time)?, about ", second.stdout)  # as this machine allows
     table = [line for line in second.stdout.splitlines() if line.startswith("| ring ")]
     assert len(table) == 2
-    assert all("| capped " in line and "| 2 " in line and " ± " in line for line in table)
+    assert all("| capped " in line and " (2) |" in line and " ± " in line for line in table)
     assert "Splits: fresh. Settings: author." in second.stdout
-    assert second.stdout.splitlines()[-2] == "Records: results/"
+    assert second.stdout.splitlines()[-2] == "Records: results/own/"
 
     made = records()
     assert sorted((record["model"], record["labels"]["trial"]) for record in made) == sorted(
@@ -323,12 +323,12 @@ def test_run_resume_and_look_back(graph: str) -> None:
     assert str(Path.cwd()) not in json.dumps(made)
 
     again = bench(*request)
-    assert "nothing to run: all 4 cells are in results/" in again.stdout
+    assert "nothing to run: all 4 cells are in results/own/" in again.stdout
     assert [line for line in again.stdout.splitlines() if line.startswith("| ring ")] == table
     assert records() == made
 
     status = bench("status").stdout
-    assert "4 done, 0 running, 0 failed. Records: results/" in status
+    assert "4 done, 0 running, 0 failed. Records: results/own/" in status
     why = bench("why", MODEL.upper(), "ring.npz")
     assert f"{MODEL} on ring: 0 of 2 cells failed" in why.stdout
     assert bench("why", MODEL, "rink").exit_code == 2
@@ -398,14 +398,15 @@ def test_failed_cells_are_shown_and_explained(graph: str) -> None:
 
 
 def test_status_names_what_is_running() -> None:
-    Path("results").mkdir()
-    assert "nothing has been run into results/ yet" in bench("status").stdout
-    claim = Claims(Path("results")).take("cell", "net\tphoto")
+    Path("mine").mkdir()
+    status = ("status", "--results", "mine")
+    assert "nothing has been run into mine/ yet" in bench(*status).stdout
+    claim = Claims(Path("mine")).take("cell", "net\tphoto")
     assert claim is not None
-    assert "0 done, 1 running, 0 failed" in bench("status").stdout
-    assert "| photo     | net     | 0      | 0        | 1         |" in bench("status").stdout
+    assert "0 done, 1 running, 0 failed" in bench(*status).stdout
+    assert "| photo     | net     | 0      | 0        | 1         |" in bench(*status).stdout
     claim.release()
-    assert "nothing has been run" in bench("status").stdout
+    assert "nothing has been run" in bench(*status).stdout
 
 
 def interrupt(arguments: list[str], line: str, before: Callable[[int], None]) -> list[str]:

@@ -224,20 +224,20 @@ def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
     asked = ("frontier", "--plugin", "hungry", "--model", "hungry", "--threads", "1", "--precision", "0.3")
     result = bench(*asked, "--up-to", "2GB")
     assert result.exit_code == 0, result.output
-    records = list(Ledger(Path("results/frontier")))
+    records = list(Ledger(Path("results/own/frontier")))
     fitting = [item["limits"]["memory"] for item in records if item["status"] == "ok"]
     failing = [item["limits"]["memory"] for item in records if item["status"] == "oom"]
     assert max(failing) < min(fitting) <= 1.3 * max(failing) + 1
     assert 300e6 <= min(fitting) < 500e6  # the array, and what torch takes at its first step
     assert f"{min(fitting) / 1e9:.2f}" in result.output
-    assert not Path("results/ledger").exists()  # an `oom` that was provoked is nobody's result
+    assert not Path("results/own/ledger").exists()  # an `oom` that was provoked is nobody's result
     # every run has prepared everything itself, and nothing of it is left
     assert {item["phases"]["preprocess"]["source"] for item in records if item["status"] == "ok"} == {"measured"}
     assert list(Path("cache/prepared").iterdir()) == []
 
     again = bench(*asked, "--up-to", "2GB")
     assert again.exit_code == 0
-    assert len(list(Ledger(Path("results/frontier")))) == len(records)  # known by now
+    assert len(list(Ledger(Path("results/own/frontier")))) == len(records)  # known by now
 
     too_little = bench(*asked, "--up-to", "100MB")
     assert too_little.exit_code == 1

@@ -11,7 +11,7 @@ from bench.ledger import Ledger
 from bench.plan import Cell
 from bench.records import Record
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parent.parent / "results" / "reference"
 LEDGERS = sorted(folder.parent for folder in RESULTS.rglob("ledger") if folder.is_dir())
 
 

@@ -17,7 +17,7 @@ from bench.ledger import Ledger
 from bench.records import OK
 from bench.registry import scan
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parent.parent / "results" / "reference"
 
 
 def measured_peaks() -> dict[tuple[str, str, str], list[int]]:

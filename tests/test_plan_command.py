@@ -37,8 +37,8 @@ def test_pilots_then_records_then_nothing_left() -> None:
     [row] = table(first)
     assert row[:4] == ["ring", "gcn", "default", "2 of 2"] and row[8] == "pilot"
     assert "2 cells to run, 0 done" in first.stdout and "within 24 h 00 min: 2 cells" in first.stdout
-    assert not Path("results/ledger").exists()  # two epochs are nobody's result
-    pilots = list(Ledger(Path("results/pilots")))
+    assert not Path("results/own/ledger").exists()  # two epochs are nobody's result
+    pilots = list(Ledger(Path("results/own/pilots")))
     assert sorted(item["training"]["epochs"] for item in pilots) in (
         [2],
         [2, 20],
@@ -46,7 +46,7 @@ def test_pilots_then_records_then_nothing_left() -> None:
 
     again = bench("plan", *asked, "--budget", "0.001s")
     [row] = table(again)
-    assert row[8] == "pilot" and len(list(Ledger(Path("results/pilots")))) == len(pilots)
+    assert row[8] == "pilot" and len(list(Ledger(Path("results/own/pilots")))) == len(pilots)
     assert "0 cells" in again.stdout and "gcn ring default: left out" in again.stdout
 
     assert bench("run", *asked).exit_code == 0
@@ -59,20 +59,20 @@ def test_pilots_then_records_then_nothing_left() -> None:
 def test_pilots_from_elsewhere_are_done_again_here() -> None:
     asked = ("plan", "--models", "gcn", "--trials", "1", "--max-epochs", "2")
     assert bench(*asked).exit_code == 0
-    [file] = Path("results/pilots/ledger").glob("*.jsonl")
+    [file] = Path("results/own/pilots/ledger").glob("*.jsonl")
     [line] = file.read_text().splitlines()
     assert line.count('"threads": 1') == 1
     file.write_text(line.replace('"threads": 1', '"threads": 7') + "\n")
     for _ in range(2):  # once more: then it is known here
         [row] = table(bench(*asked))
         assert row[8] == "pilot" and "unknown" not in row
-        assert len(list(Ledger(Path("results/pilots")))) == 2
+        assert len(list(Ledger(Path("results/own/pilots")))) == 2
 
 
 def test_pilots_of_a_study_serve_its_purpose() -> None:
     result = bench("plan", "--study", "cost", "--models", "gcn")
     assert result.exit_code == 0, result.output
-    pilots = list(Ledger(Path("results/pilots")))
+    pilots = list(Ledger(Path("results/own/pilots")))
     assert {item.get("purpose") for item in pilots} == {"cost"}
     assert {item["phases"]["infer"]["nodes"] for item in pilots} == {60}  # all, where accuracy takes 24
 
@@ -100,7 +100,7 @@ def test_without_pilots_the_unknown_stays_unknown() -> None:
     assert row[4:6] == ["unknown", "unknown"]
     assert "2 cells about which nothing is known" in result.stdout
     assert "gcn ring default: left out, time unknown" in result.stdout
-    assert not Path("results").exists()
+    assert not Path("results/own").exists()
 
 
 def test_a_pilot_that_fails_says_how() -> None:

@@ -49,7 +49,7 @@ def bench(*arguments: str) -> Result:
 
 
 def records() -> list[dict[str, Any]]:
-    return [json.loads(line) for file in Path("results/ledger").glob("*") for line in file.read_text().splitlines()]
+    return [json.loads(line) for file in Path("results/own/ledger").glob("*") for line in file.read_text().splitlines()]
 
 
 def test_the_readmes_plugins_run_as_they_stand_there() -> None:

@@ -81,7 +81,7 @@ def test_a_cell_that_two_studies_share_is_run_once() -> None:
     result = bench(*first, "--study", "structural-encoding", "--threads", "1")
     assert result.exit_code == 0, result.output
     assert "structural_encoding=false" in result.stdout and "structural_encoding=true" in result.stdout
-    keys = {record["key"] for record in Ledger(Path("results"))}
+    keys = {record["key"] for record in Ledger(Path("results/own"))}
     assert len(keys) == 2
     # the first readout and full augmentation's "none" are the model as it is, which has just been run
     states = Counter(row[5] for row in planned(bench(*first, "--study", "readout", "--dry-run")))
@@ -161,7 +161,7 @@ def test_a_limit_too_small_to_load_the_dataset_is_out_of_memory() -> None:
         "run", "--models", "gcn", "--trials", "1", "--datasets", "ring.npz", "--memory-limit", "20kB", "--threads", "1"
     )
     assert result.exit_code == 1
-    [record] = Ledger(Path("results"))
+    [record] = Ledger(Path("results/own"))
     assert record["status"] == "oom" and "the limit is 20" in record["reason"]
 
 
@@ -179,7 +179,7 @@ def test_a_graph_that_does_not_fit_into_the_cache_is_said_before(monkeypatch: py
 
 def numbers_on_digits(table: str) -> int:
     """How many rows of a table of the report have a number for this graph, gains of one row over another apart."""
-    with Path(f"reports/tables/{table}.csv").open(newline="") as file:
+    with Path(f"reports/own/tables/{table}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     title = datasets()["digits"].title
     if "Dataset" in rows[0]:
@@ -194,13 +194,13 @@ def test_every_study_runs_on_digits_and_the_report_draws_it() -> None:
     for name in studies():
         result = bench("run", "--study", name, "--datasets", "digits", "--trials", "1", "--max-epochs", "1")
         assert result.exit_code == 0, f"{name}: {result.output}"
-    records = list(Ledger(Path("results")))
+    records = list(Ledger(Path("results/own")))
     assert {record["model"] for record in records} == set(registry.models())
     assert len({record["key"] for record in records}) == len(records)  # nothing ran twice
     result = bench("report")
     assert result.exit_code == 0, result.output
     for figure in ("readout", "hops", "layers", "augmentation-grid"):
-        assert Path(f"reports/figures/{figure}.png").stat().st_size > 1000
+        assert Path(f"reports/own/figures/{figure}.png").stat().st_size > 1000
     for name, study in studies().items():
         if study.shows.startswith("Table"):
             lines = {(model.name, variant.label) for model, _, variant in study.combinations("digits")}
@@ -215,7 +215,7 @@ def test_every_model_runs_on_a_graph_of_ones_own() -> None:
         "--max-epochs", "2", "--threads", "1",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    records = list(Ledger(Path("results")))
+    records = list(Ledger(Path("results/own")))
     assert {record["model"] for record in records} == set(registry.models())
     assert {record["split"]["rule"] for record in records} == {"uniform-50/25/25"}
 

@@ -49,8 +49,7 @@ def test_a_row() -> None:
             "dataset": "Photo",
             "model": "Net",
             "settings": "author",
-            "test accuracy %": "92.00 ± 2.00",
-            "n": "3",
+            "yours (n)": "92.00 ± 2.00 (3)",
             "train s": "2.0",
             "peak memory": "5.00 MB",  # 9 MB in the phase that had most, less the 4 MB of the start
         }
@@ -68,7 +67,7 @@ def test_failures_are_counted_by_status_and_kept_out_of_the_mean() -> None:
             record.update(phases={}, metrics={}, training={})
     frame = summarise(cells, records, CONTEXT)
     (row,) = frame.to_dict("records")
-    assert (row["test accuracy %"], row["n"]) == ("80.00", "1")
+    assert row["yours (n)"] == "80.00 (1)"
     assert any(line.startswith("failed: ") for line in caption(frame, "fresh", "author", "results/"))
     assert row["failed"] == "2 oom, 1 error"
     assert row["notes"] == "1 not run"
@@ -77,7 +76,7 @@ def test_failures_are_counted_by_status_and_kept_out_of_the_mean() -> None:
 def test_nothing_finished() -> None:
     cell = make_cell(0)
     (row,) = summarise([cell], {cell.key: make_record(cell, status="error", phases={})}, CONTEXT).to_dict("records")
-    assert (row["test accuracy %"], row["n"], row["train s"], row["peak memory"]) == ("", "0", "", "")
+    assert (row["yours (n)"], row["train s"], row["peak memory"]) == ("", "", "")
 
 
 def test_marks() -> None:

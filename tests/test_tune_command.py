@@ -47,9 +47,9 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
 
     assert "--settings tuned --results" not in " ".join(done.output.split())  # the default needs no word
 
-    study = json.loads(Path("results/tuning/gcn-ring-wide-tpe-s0.json").read_text())
+    study = json.loads(Path("results/own/tuning/gcn-ring-wide-tpe-s0.json").read_text())
     assert [trial["trial"] for trial in study["trials"]] == [0, 1]
-    winner = read_toml(Path("results/tuned/gcn-ring.toml"))
+    winner = read_toml(Path("results/own/tuned/gcn-ring.toml"))
     best = max(study["trials"], key=lambda trial: (trial["val_accuracy"], -trial["trial"]))
     assert winner["found"]["cell"] == best["cell"] and winner["found"]["val_accuracy"] == best["val_accuracy"]
     assert winner["settings"] == {**best["settings"], "hidden": 16}  # and the cap is no setting
@@ -59,7 +59,7 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
 
     again = bench(*TUNE, "--model", "gcn", "--trials", "2", "--set", "hidden=16")
     assert again.exit_code == 0 and "there already: 2 trials (2 complete)" in again.output
-    assert len(list(Ledger(Path("results")))) == 2
+    assert len(list(Ledger(Path("results/own")))) == 2
 
     planned = bench(*RUN, "--models", "gcn,appnp", "--dry-run")
     assert "no tuned settings for ring: appnp with default settings" in planned.output
@@ -67,7 +67,7 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
     assert ran.exit_code == 0, ran.output
     assert "Splits: sealed. Settings: tuned." in ran.output
     assert "tuned: gcn on ring: 2 trials (2 complete) in 0.00 h, sampler tpe, space wide, seed 0" in ran.output
-    [record] = [record for record in Ledger(Path("results")) if record["labels"]["settings"] == "tuned"]
+    [record] = [record for record in Ledger(Path("results/own")) if record["labels"]["settings"] == "tuned"]
     assert record["split"]["rule"] == "sealed:uniform-60/20/20" and "test" in record["metrics"]
     assert {name: record["config"][name] for name in winner["settings"]} == winner["settings"]
 
@@ -101,40 +101,47 @@ def test_the_front_has_a_lane_of_its_own(graph: str, imagined: Imagined) -> None
     ]
     slow = f"{3 + hidden[first] / 8:.1f}"
     assert f"within 0.2 points of the best, 11.0 s instead of {slow} s (trial {first})" in output
-    winner = read_toml(Path("results/tuned-cheap/gcn-ring.toml"))
+    winner = read_toml(Path("results/own/tuned-cheap/gcn-ring.toml"))
     assert (winner["found"]["trial"], winner["found"]["cell"]) == (good, imagined.jobs[good].cell.key)
     assert winner["settings"]["hidden"] == 64 and winner["found"]["train_seconds"] == 11.0
-    assert not Path("results/tuned").exists()
+    assert not Path("results/own/tuned").exists()
 
 
 def test_one_study_that_cannot_go_on_does_not_stop_the_others(graph: str, imagined: Imagined) -> None:  # noqa: F811
+    Path("results/own/tuning").mkdir(parents=True)
+    Path("results/own/tuning/gcn-ring-wide-tpe-s0.journal").mkdir()
+    done = bench(*TUNE, "--model", "gcn,appnp", "--trials", "1")
+    assert done.exit_code == 2 and "error: " in done.output
+    assert [job.cell.model for job in imagined.jobs] == ["appnp"]
+    assert Path("results/own/tuned/appnp-ring.toml").exists()
+
+
+def test_limits_are_not_part_of_a_study(graph: str, imagined: Imagined) -> None:  # noqa: F811
     assert bench(*TUNE, "--model", "gcn", "--trials", "1").exit_code == 0
-    done = bench(*TUNE, "--model", "gcn,appnp", "--trials", "1", "--time-limit", "1h")
-    assert done.exit_code == 2
-    assert "error: the study 'gcn-ring-wide-tpe-s0' searches something else: time limit was absent" in done.output
-    assert [job.cell.model for job in imagined.jobs] == ["gcn", "appnp"]
-    assert Path("results/tuned/appnp-ring.toml").exists()
+    done = bench(*TUNE, "--model", "gcn", "--trials", "2", "--time-limit", "1h", "--memory-limit", "9GB")
+    assert done.exit_code == 0 and len(imagined.jobs) == 2, done.output
+    assert [path.name for path in Path("results/own/tuning").glob("*.journal")] == ["gcn-ring-wide-tpe-s0.journal"]
 
 
 def test_seconds_of_two_machines_do_not_share_a_front(graph: str, imagined: Imagined) -> None:  # noqa: F811
     asked = [*TUNE, "--model", "gcn", "--objective", "accuracy,seconds", "--sampler", "random"]
     assert bench(*asked, "--trials", "1", "--threads", "1").exit_code == 0
     other = bench(*asked, "--trials", "2", "--threads", "2")
-    assert other.exit_code == 2 and "searches something else: machine was " in " ".join(other.output.split())
-    assert len(imagined.jobs) == 1
-    assert bench(*asked, "--trials", "2", "--threads", "1").exit_code == 0 and len(imagined.jobs) == 2
+    assert other.exit_code == 0 and "searches something else (machine was " in " ".join(other.output.split())
+    assert len(imagined.jobs) == 3  # a study of the other machine has both its trials to run
+    assert bench(*asked, "--trials", "2", "--threads", "1").exit_code == 0 and len(imagined.jobs) == 4
 
 
 def test_a_journal_that_disappears_ends_in_one_line(graph: str, imagined: Imagined) -> None:  # noqa: F811
     def fate(job: object) -> str:
-        Path("results/tuning/gcn-ring-wide-tpe-s0.journal").unlink(missing_ok=True)
+        Path("results/own/tuning/gcn-ring-wide-tpe-s0.journal").unlink(missing_ok=True)
         return "ok"
 
     imagined.fate = fate
     done = bench(*TUNE, "--model", "gcn", "--trials", "2")
     assert done.exit_code == 2 and isinstance(done.exception, SystemExit)
     assert "error: the journal gcn-ring-wide-tpe-s0.journal cannot be" in done.output
-    [record] = Ledger(Path("results"))
+    [record] = Ledger(Path("results/own"))
     assert record["status"] == "ok"  # what was finished is kept
 
 
@@ -149,10 +156,10 @@ def test_models_without_the_space_are_left_out(graph: str, imagined: Imagined) -
 def test_more_than_was_asked_for_is_said(graph: str, imagined: Imagined) -> None:  # noqa: F811
     whole = bench(*TUNE, "--model", "gcn", "--trials", "3")
     assert whole.exit_code == 0 and "more than" not in whole.output
-    assert read_toml(Path("results/tuned/gcn-ring.toml"))["budget"]["asked"] == "3 trials"
+    assert read_toml(Path("results/own/tuned/gcn-ring.toml"))["budget"]["asked"] == "3 trials"
     less = bench(*TUNE, "--model", "gcn", "--trials", "2")
     assert less.exit_code == 0 and "there already: 3 trials (3 complete), more than asked for" in less.output
-    budget = read_toml(Path("results/tuned/gcn-ring.toml"))["budget"]
+    budget = read_toml(Path("results/own/tuned/gcn-ring.toml"))["budget"]
     assert budget["trials"] == 3 and budget["asked"].startswith("2 trials (more was there: 3 trials in ")
 
 
@@ -194,7 +201,7 @@ def test_what_is_missing_is_reported_and_the_others_go_on(graph: str) -> None:  
     assert done.exit_code == 3
     assert "missing: " in done.output and "2 studies of 1 trial each: an unknown time" in done.output
     assert done.output.count("1 trial (1 complete) in") == 2
-    assert {path.name for path in Path("results/tuned").iterdir()} == {"gcn-ring.toml", "appnp-ring.toml"}
+    assert {path.name for path in Path("results/own/tuned").iterdir()} == {"gcn-ring.toml", "appnp-ring.toml"}
 
 
 def test_a_broken_plugin_leaves_the_other_studies_alone(graph: str, imagined: Imagined) -> None:  # noqa: F811
@@ -213,14 +220,16 @@ def test_a_graph_that_does_not_fit_on_the_disk_is_said_before(monkeypatch: pytes
     assert done.exit_code == 2 and "in the cache folder, where 1.00 MB are free" in done.output
 
 
-def test_another_search_under_the_same_name_is_refused(graph: str) -> None:  # noqa: F811
+def test_another_search_under_the_same_name_is_a_study_of_its_own_and_is_found_again(graph: str) -> None:  # noqa: F811
     assert bench(*TUNE, "--model", "gcn", "--trials", "1", "--name", "mine").exit_code == 0
-    journal = Path("results/tuning/mine.journal").read_bytes()
-    refused = bench(*TUNE, "--model", "gcn", "--trials", "1", "--name", "mine", "--seed", "5")
-    assert refused.exit_code == 2
-    assert "the study 'mine' searches something else: seed was 0, is 5" in refused.output
-    assert "--name mine-2" in refused.output
-    assert Path("results/tuning/mine.journal").read_bytes() == journal
+    journal = Path("results/own/tuning/mine.journal").read_bytes()
+    for trials in ("1", "2"):
+        other = bench(*TUNE, "--model", "gcn", "--trials", trials, "--name", "mine", "--seed", "5")
+        assert other.exit_code == 0, other.output
+        text = " ".join(other.output.split())
+        assert "the study mine searches something else (seed was 0, is 5); this is the study mine-2" in text
+    assert Path("results/own/tuning/mine.journal").read_bytes() == journal
+    assert len(json.loads(Path("results/own/tuning/mine-2.json").read_text())["trials"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -260,14 +269,14 @@ def test_what_is_refused(graph: str, arguments: list[str], expected: str) -> Non
     assert done.exit_code == 2
     assert expected in " ".join(done.output.replace("│", " ").split())
     assert "Traceback" not in done.output and "secret" not in done.output
-    assert not Path("results/tuned").exists() and not list(Path().glob("results/ledger/*"))
+    assert not Path("results/own/tuned").exists() and not list(Path().glob("results/ledger/*"))
 
 
 def test_a_lane_that_somebody_has_spoilt(graph: str) -> None:  # noqa: F811
-    Path("results/tuned").mkdir(parents=True)
-    Path("results/tuned/gcn-ring.toml").write_text("[settings]\nhidden = 16\n")
+    Path("results/own/tuned").mkdir(parents=True)
+    Path("results/own/tuned/gcn-ring.toml").write_text("[settings]\nhidden = 16\n")
     done = bench(*RUN, "--models", "gcn")
     assert done.exit_code == 2 and "is not what `tune` writes" in done.output
-    Path("results/tuned/gcn-ring.toml").write_text("[settings]\nhiden = 16\n[found]\n[budget]\n")
+    Path("results/own/tuned/gcn-ring.toml").write_text("[settings]\nhiden = 16\n[found]\n[budget]\n")
     done = bench(*RUN, "--models", "gcn")
     assert done.exit_code == 2 and "bad tuned setting hiden=16" in done.output

@@ -12,7 +12,7 @@ from ledgers import made_up_records, write_ledger
 from running import ring_dataset
 
 from bench.ledger import Ledger
-from bench.registry import find_model, source_hash
+from bench.registry import find_model
 from bench.report.evidence import Evidence
 from bench.report.table import Entry, Table
 from bench.report.tuning import (
@@ -133,7 +133,7 @@ def test_a_winner_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_settings_that_were_found_on_other_data_are_named(tmp_path: Path) -> None:
     stored, gcn = ring_dataset(tmp_path), find_model("gcn")
-    here = {**FOUND, "source": source_hash(gcn), "data": stored["ring"].graph.fingerprint, "dataset": "ring"}
+    here = {**FOUND, "revision": gcn.revision, "data": stored["ring"].graph.fingerprint, "dataset": "ring"}
     other = {**here, "data": "another file that was called ring.npz"}
     original = {**other, "dataset": "original"}  # whose twin the ring is, say
     lines = [

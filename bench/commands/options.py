@@ -15,8 +15,18 @@ from bench.errors import EXIT_USER_ERROR
 Data = Annotated[
     Path | None, typer.Option(help="Folder with raw data files; then BENCH_DATA and a per-user cache are searched.")
 ]
-Results = Annotated[Path, typer.Option(help="Folder of the ledger.")]
-Reports = Annotated[Path, typer.Option(help="Folder that the report is written to.")]
+Results = Annotated[Path, typer.Option(help="Folder of your results; ours are in results/reference.")]
+ReadResults = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the results.", show_default="results/own if there are any, else results/reference"),
+]
+ReuseReference = Annotated[bool, typer.Option("--reuse-reference", help="Count the reference's trials as done.")]
+Reports = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the report.", show_default="reports for results/reference, reports/own for any other results"
+    ),
+]
 _SPLIT_DEFAULT = "fresh; sealed with tuned settings"
 Mode = Annotated[
     str | None, typer.Option(help="Which trials: fresh, frozen or sealed splits.", show_default=_SPLIT_DEFAULT)

@@ -11,8 +11,10 @@ from rich.console import Console
 from bench.console import say, show_table
 from bench.costs import cost_caption, summarise_costs
 from bench.estimate import Estimator
+from bench.paper import published_accuracy
 from bench.plan import Cell
 from bench.records import Record
+from bench.reference import Reference
 from bench.sizes import format_duration
 from bench.studies import COST
 from bench.summary import Context, caption, describe_settings, summarise
@@ -58,12 +60,16 @@ def show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimato
     say(console, f"{counted(len(cells), 'cell')}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
 
 
-def show_summary(console: Console, plan: Plan, records: dict[str, Record], request: Request) -> None:
+def show_summary(
+    console: Console, plan: Plan, records: dict[str, Record], request: Request, reference: Reference
+) -> None:
     """The table, what a reader must know about it, and what stayed out."""
     context = Context(
         model_titles={model.name: model.title or model.name for model in plan.models},
         dataset_titles={dataset.name: dataset.title for dataset in plan.datasets},
         twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
+        reference=reference.trials,
+        paper=_printed,
     )
     if plan.purpose == COST:
         frame = summarise_costs(plan.cells, records, context)
@@ -72,5 +78,23 @@ def show_summary(console: Console, plan: Plan, records: dict[str, Record], reque
         frame = summarise(plan.cells, records, context)
         lines = caption(frame, request.split, request.settings, f"{request.results}/")
     show_table(console, list(frame.columns), frame.itertuples(index=False))
-    for line in [*lines, *budget_lines(plan.winners), *plan.missing, *plan.bad]:
+    agreements = [] if plan.purpose == COST else _agreements(plan.cells, records, reference)
+    for line in [*agreements, *lines, *budget_lines(plan.winners), *plan.missing, *plan.bad]:
         say(console, line)
+
+
+def _agreements(cells: Sequence[Cell], records: dict[str, Record], reference: Reference) -> list[str]:
+    """A line per condition of which the reference has trials of the same seeds."""
+    conditions: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        conditions.setdefault((cell.dataset, cell.model, describe_settings(cell)), []).append(cell)
+    found = (
+        reference.agreement(group, {cell.key: records[cell.key] for cell in group if cell.key in records})
+        for group in conditions.values()
+    )
+    return [line for line in found if line]
+
+
+def _printed(cell: Cell) -> str:
+    """What the paper prints for this model and graph; nothing where the user changed settings."""
+    return "" if cell.labels.get("set") else published_accuracy(cell.model, cell.dataset)

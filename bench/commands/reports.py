@@ -18,6 +18,7 @@ from bench.data.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
 from bench.ledger import Ledger
 from bench.model import Model
+from bench.reference import folder_to_read, is_reference, open_reference
 from bench.registry import find_model, models
 from bench.report.build import CONTENTS, DRAWN_BY, Report, build_report
 from bench.report.comparisons import PairedComparison, probability_of_outperforming
@@ -31,9 +32,10 @@ from bench.settings import AUTHOR_LANE, TUNED_LANES, check_lane, parse_overrides
 _PICTURE = re.compile(rb"data:image/png;base64,[A-Za-z0-9+/=]*")
 
 
-def write_report(results: Path, reports: Path, setting: Setting) -> int:
+def write_report(named: Path | None, folder: Path | None, setting: Setting) -> int:
     """Build everything and write what has changed; what the last report wrote and this one has not is removed."""
     console, errors = Console(), Console(stderr=True)
+    results, reports = _folders(named, folder)
     report = _build(results, setting, console, errors)
     outdated = [path for path in _left_over(reports, report) if path in _written_before(reports)]
     written = 0
@@ -55,12 +57,21 @@ def write_report(results: Path, reports: Path, setting: Setting) -> int:
     return EXIT_OK
 
 
+def _folders(named: Path | None, folder: Path | None) -> tuple[Path, Path]:
+    """The results to read and where their report is: that of the reference in reports/, any other in reports/own/."""
+    results = folder_to_read(named)
+    return results, folder or (Path("reports") if is_reference(results) else Path("reports") / "own")
+
+
 def _build(results: Path, setting: Setting, console: Console, errors: Console) -> Report:
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results, or run something first")
     check_lane(setting.lane, models().values())
     with waiting_for(console, "building the report"):
-        report = build_report(results, setting)
+        reference, reason = open_reference(results)
+        report = build_report(results, setting, reference)
+    if reason:
+        say(errors, f"note: {reason}")
     for warning in report.warnings:
         say(errors, f"warning: {warning}")
     return report
@@ -84,9 +95,10 @@ def _written_before(reports: Path) -> set[Path]:
 # -- verify -----------------------------------------------------------------------------------------------------------
 
 
-def verify(results: Path, reports: Path, setting: Setting, data: Path | None = None) -> int:
+def verify(named: Path | None, folder: Path | None, setting: Setting, data: Path | None = None) -> int:
     """Rebuild the report and compare it byte by byte; check stored predictions against their hashes and records."""
     console, errors = Console(), Console(stderr=True)
+    results, reports = _folders(named, folder)
     report = _build(results, setting, console, errors)
     here = {name: (reports / name).read_bytes() for name in report.files if (reports / name).is_file()}
     pictures = here.get(DRAWN_BY) == report.files[DRAWN_BY]
@@ -120,12 +132,12 @@ def _comparable(name: str, content: bytes, pictures: bool) -> bytes:
 # -- compare ----------------------------------------------------------------------------------------------------------
 
 
-def compare(first: str, second: str, names: str, results: Path, mode: str) -> int:
+def compare(first: str, second: str, names: str, named: Path | None, mode: str) -> int:
     """The paired comparison of two models, or of one model under two settings, dataset by dataset."""
-    console = Console()
+    console, results = Console(), folder_to_read(named)
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results")
-    evidence = Evidence(Ledger(results))
+    evidence = Evidence(Ledger(results), open_reference(results)[0])
     sides = [_side(text) for text in (first, second)]
     rows = []
     for dataset in resolve(names):
@@ -179,9 +191,9 @@ def _verdict(result: PairedComparison) -> str:
 # -- pack -------------------------------------------------------------------------------------------------------------
 
 
-def pack(results: Path, reports: Path, archive: Path) -> int:
+def pack(named: Path | None, folder: Path | None, archive: Path) -> int:
     """One archive for a reviewer: ledger, predictions, tuned settings, memory frontiers, passports, reports."""
-    console = Console()
+    console, (results, reports) = Console(), _folders(named, folder)
     if not results.is_dir():
         raise UserError(f"there is no results folder '{results}'; name one with --results")
     parts = ("ledger", "predictions", "tuning", *TUNED_LANES, FRONTIER)

@@ -41,6 +41,7 @@ from bench.model import Model
 from bench.plan import Cell, Protocol, make_cells
 from bench.plugins import Plugins, load_plugins
 from bench.records import OK, Record, parse_statuses
+from bench.reference import OWN, Reference, open_reference
 from bench.registry import resolve_models, scan, source_hash
 from bench.reuse import older_code_line
 from bench.runner import RunOptions, pending
@@ -71,7 +72,8 @@ class Request:
     threads: int | None = None
     device: str = "auto"
     data: Path | None = None
-    results: Path = Path("results")
+    results: Path = OWN
+    reuse_reference: bool = False
     memory_limit: str | None = None
     time_limit: str | None = None
     retry: str | None = None
@@ -111,8 +113,14 @@ def _run_request(request: Request) -> int:
         return exit_code(plan, {})
     options = replace(options, paths=plan.paths, purpose=plan.purpose)
     ledger = Ledger(request.results)
-    estimator = Estimator(ledger)
+    archive, reason = open_reference(request.results)
+    if reason:
+        say(errors, f"note: {reason}")
+    estimator = Estimator(ledger if archive is None else [*ledger, *archive])
     todo, answered = pending(plan.cells, ledger, options)
+    if request.reuse_reference and archive is not None:
+        todo, more = pending(todo, archive, options)
+        answered |= more
     jobs, options = share_machine(request, plan, todo, options, devices)
     for warning in ledger.warnings:
         say(errors, f"warning: {warning}")
@@ -135,10 +143,10 @@ def _run_request(request: Request) -> int:
         check_writable(request.results, "predictions", "logs")
         executor = LocalExecutor(request.results / "logs", jobs, devices)
         with make_display(console, todo, estimator, jobs) as display:
-            summary = run_pending(plan.cells, plan.stored, options, ledger, executor, display.on_event)
+            summary = run_pending(todo, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()
-        records, interrupted = summary.records, summary.interrupted
-    show_summary(console, plan, records, request)
+        records, interrupted = {**answered, **summary.records}, summary.interrupted
+    show_summary(console, plan, records, request, Reference(archive))
     if interrupted:
         raise KeyboardInterrupt
     return exit_code(plan, records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ from bench.model import Model
 from bench.plan import Protocol
 from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
+from bench.reference import OWN
 from bench.registry import resolve_models, scan
 from bench.runner import RunOptions, run_asked, this_machine
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
@@ -48,7 +50,7 @@ from bench.tuning.display import make_trial_display, written
 from bench.tuning.driver import Driver
 from bench.tuning.sampling import SlotSampler
 from bench.tuning.search import OBJECTIVES, Search, sealed_away
-from bench.tuning.study import Budget, Trial, Tuning, count_trials, open_tuning
+from bench.tuning.study import Budget, OtherStudy, Trial, Tuning, count_trials, open_tuning
 from bench.tuning.winners import find_winner, winner_path, write_winner
 
 
@@ -73,7 +75,7 @@ class TuneRequest:
     threads: int | None = None
     device: str = "auto"
     data: Path | None = None
-    results: Path = Path("results")
+    results: Path = OWN
     memory_limit: str | None = None
     time_limit: str | None = None
     plugins: tuple[str, ...] = ()
@@ -240,13 +242,8 @@ class _Tune:
     # -- one study ---------------------------------------------------------------------------------------------------
 
     def _study(self, search: Search, stored: Stored) -> None:
-        name = self.request.name or search.name
-        journal = self.request.results / "tuning" / f"{name}.journal"
         with _storage_errors():
-            pareto = len(search.objective) > 1
-            tuning = open_tuning(
-                name, search.identity(), search.space, _sampler(search), pareto, self.request.storage, journal
-            )
+            tuning = self._open_study(search)
             try:
                 interrupted = self._run(search, stored, tuning)
                 trials = tuning.trials()
@@ -256,6 +253,21 @@ class _Tune:
                 self._conclude(search, tuning, trials)
             finally:
                 tuning.close()
+
+    def _open_study(self, search: Search) -> Tuning:
+        """The study of this search; where its name is taken by another one, the next of the name with a number."""
+        first = self.request.name or search.name
+        for number in itertools.count(1):
+            name = first if number == 1 else f"{first}-{number}"
+            journal = self.request.results / "tuning" / f"{name}.journal"
+            pareto = len(search.objective) > 1
+            try:
+                return open_tuning(
+                    name, search.identity(), search.space, _sampler(search), pareto, self.request.storage, journal
+                )
+            except OtherStudy as other:
+                say(self.console, f"{other}; this is the study {first}-{number + 1}")
+        raise AssertionError("a count has no end")
 
     def _run(self, search: Search, stored: Stored, tuning: Tuning) -> bool:
         """Fill the slots; whether the user ended it."""
@@ -361,7 +373,7 @@ class _Tune:
         request = self.request
         words = ["python", "-m", "bench", "run", "--models", search.model.name]
         words += ["--datasets", str(search.dataset.own_file or search.dataset.name), "--settings", lane]
-        if request.results != Path("results"):
+        if request.results != OWN:
             words += ["--results", str(request.results)]
         if request.data is not None:
             words += ["--data", str(request.data)]

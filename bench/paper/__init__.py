@@ -162,6 +162,17 @@ def published(table: str | None = None) -> pd.DataFrame:
     return pd.concat([_read_table(FOLDER / file) for file in wanted], ignore_index=True)
 
 
+def published_accuracy(model: str, dataset: str) -> str:
+    """What the paper's two accuracy tables print for a model on a dataset, nothing where they have no such cell."""
+    numbers = published()
+    tables = numbers["table"].isin(["tab:normal-data", "tab:large-data"]) & (numbers["measure"] == "accuracy")
+    found = numbers[tables & (numbers["row"] == model) & (numbers["column"] == dataset)]
+    if found.empty:
+        return ""
+    first = found.iloc[0]
+    return str(first["status"]).upper() or f"{first['mean']:.2f} ± {first['std']:.2f}"
+
+
 def claims(file: Path = CLAIMS_FILE) -> list[Claim]:
     """The paper's claims in the order of its sections."""
     return _read_entries(file, "claim", _claim)

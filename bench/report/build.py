@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from bench.ledger import Ledger
 from bench.paper import citation
 from bench.predictions import PredictionStore
 from bench.records import address
+from bench.reference import Reference
 from bench.report.audit import Audited, audit, audit_table
 from bench.report.costs import in_brief, machine_table
 from bench.report.drawing import Drawing, drawn_by
@@ -22,6 +24,7 @@ from bench.report.frontier import frontier_table
 from bench.report.glance import glance
 from bench.report.highlights import highlights
 from bench.report.origins import origin_table
+from bench.report.own import own_table
 from bench.report.page import Head, make_page
 from bench.report.rivals import Ranking, across_table, control_table, ranking
 from bench.report.scorecard import VERDICTS, Score, scorecard, scores, without_not_run
@@ -33,12 +36,13 @@ from bench.studies import studies
 
 # What a reader sees first comes first; a figure stands below the table that it belongs to. Others come after all these.
 ORDER = (
-    "scorecard", "accuracy-small", "accuracy-small-control", "trials", "across", "critical-difference",
+    "own", "scorecard", "accuracy-small", "accuracy-small-control", "trials", "across", "critical-difference",
     "accuracy-small-cost", "accuracy-and-cost", "training-curves", "accuracy-large", "structural-encoding", "readout",
     "hops", "layers", "augmentation-parts", "augmentation-grid", "cost", "frontier", "claims", "slips", "datasets",
     "models", "tuning", "machines",
 )  # fmt: skip
 DRAWN_BY = "drawn-by.json"  # the versions that the bytes of pictures depend on
+Part = TypeVar("Part")
 CONTENTS = "contents.txt"  # the names of all files, so that the next report knows which ones are its own
 
 
@@ -50,15 +54,21 @@ class Report:
     warnings: list[str]
 
 
-def build_report(results: Path, setting: Setting | None = None) -> Report:
-    """Read the ledger and make every file of the report; nothing is written."""
-    evidence = Evidence(Ledger(results))
+def build_report(results: Path, setting: Setting | None = None, reference: Ledger | None = None) -> Report:
+    """Read the ledger and make every file of the report; nothing is written.
+
+    Where a reference is given, the user's own results come first and the reference stands in for what they lack.
+    """
+    evidence = Evidence(Ledger(results), reference)
+    folders = [results] if reference is None else [results, reference.results]
     findings = Findings(evidence, setting or Setting())
     found, ranked, audited = scores(findings), ranking(findings), audit(findings)
     tables = with_budgets(make_tables(findings, found, ranked, audited), evidence, findings.setting.lane)
-    tables += filter(None, [frontier_table(results), tuning_table(results)])
-    drawings = list(all_figures(findings, found, ranked, PredictionStore(results)))
-    drawings += filter(None, [tuning_drawing(results)])
+    if reference is not None:
+        tables.append(own_table(evidence, Reference(reference)))
+    tables += filter(None, [_first(frontier_table, folders), _first(tuning_table, folders)])
+    drawings = list(all_figures(findings, found, ranked, PredictionStore(*folders)))
+    drawings += filter(None, [_first(tuning_drawing, folders)])
     files: dict[str, bytes] = {DRAWN_BY: json.dumps(drawn_by(), indent=1).encode()}
     files |= {f"tables/{table.name}.csv": to_csv(table).encode() for table in tables}
     shown = [for_readers(table, findings.setting) for table in tables]
@@ -76,6 +86,11 @@ def build_report(results: Path, setting: Setting | None = None) -> Report:
     files["index.html"] = make_page(parts, evidence.records, head, _chips(found)).encode()
     files[CONTENTS] = "".join(f"{name}\n" for name in sorted([*files, CONTENTS])).encode()
     return Report(files, evidence.warnings)
+
+
+def _first(make: Callable[[Path], Part | None], folders: Sequence[Path]) -> Part | None:
+    """What the first folder gives that has something to show."""
+    return next((part for folder in folders if (part := make(folder)) is not None), None)
 
 
 def make_tables(findings: Findings, found: Sequence[Score], ranked: Ranking, audited: Sequence[Audited]) -> list[Table]:

@@ -175,6 +175,7 @@ def _count_and_marks(trials: Trials, machine: str, records: Sequence[Record]) ->
     there = replace(trials, records=tuple(record for record in trials.records if machine_of(record) == machine))
     marks = [f"{count} {status}" for status, count in sorted(there.failures.items())]
     marks += ["capped"] if row.capped else []
+    marks += ["reference"] if trials.reference else []
     return " ".join([str(len(records)), *(f"[{mark}]" for mark in marks)])
 
 

@@ -33,6 +33,8 @@ def accuracy_entry(
     text += NO_SETTINGS if trials.lane == "default" else ""
     if trials.capped:
         marks.append("capped")
+    if trials.reference:
+        marks.append("reference")
     interval = f"95 % interval {summary.interval.low:.2f} to {summary.interval.high:.2f}" if summary.interval else ""
     note = _notes(interval, reasons(trials), paper)
     return Entry(" ".join([text, *(f"[{mark}]" for mark in marks)]), trials.keys, bold, note, summary.mean, mark_keys)
@@ -117,11 +119,13 @@ def fill_command(setting: Setting, study: str) -> str:
 
 
 def mark_lines(shown: Iterable[Trials]) -> list[str]:
-    """What [capped] and a failure mean, where they occur."""
+    """What [capped], [reference] and a failure mean, where they occur."""
     shown = list(shown)
     lines = []
     if any(trials.capped for trials in shown):
         lines.append("capped: a limit on epochs ended training before the model's own rule would have.")
+    if any(trials.reference for trials in shown):
+        lines.append("reference: not your trials but the archive's (results/reference).")
     if any(trials.failures for trials in shown):
         lines.append("oom, timeout, …: the cell ended so; `python -m bench why MODEL DATASET` tells the reason.")
     return lines

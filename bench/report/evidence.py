@@ -44,6 +44,7 @@ class Trials:
     mode: str
     lane: str  # the lane that was found: a model without settings for this dataset runs with its defaults
     records: tuple[Record, ...] = ()  # the standing record of each cell (of measurements, on each machine), by seeds
+    reference: bool = False  # whether they are the archive's, not the user's
     command: str = ""  # what would fill it
     epochs: int = 0  # the configuration's own limit
     config: str = ""  # the configuration without that limit, as canonical JSON
@@ -82,18 +83,25 @@ class Trials:
 class Evidence:
     """The standing records of a ledger, found by what was run."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, reference: Ledger | None = None) -> None:
+        """Where a reference is given, it stands in for what the ledger has no trial of."""
         self.results = ledger.results
         self.warnings = list(ledger.warnings)
-        repeats: dict[str, list[Record]] = defaultdict(list)
-        usable = list(self._usable(ledger))
-        for each in usable:
-            repeats[address(each)].append(each)
-        self._name_repeated(repeats.values())
-        standing = [record for records in repeats.values() if (record := newest(records)) is not None]
-        self.records = sorted(standing, key=lambda record: record["key"])
+        self.own = self._standing(ledger)
+        addresses = set(map(address, self.own))
+        others = [record for record in self._standing(reference or ()) if address(record) not in addresses]
+        self.records = sorted([*self.own, *others], key=lambda record: record["key"])
+        self._own_addresses = frozenset(addresses)
         self._by_work: dict[tuple[str, str, str, str, str | None], list[Record]] = defaultdict(list)
         self._arrange()
+
+    def _standing(self, records: Iterable[Record]) -> list[Record]:
+        """The record that stands for each cell, of those that a report can read."""
+        repeats: dict[str, list[Record]] = defaultdict(list)
+        for each in self._usable(records):
+            repeats[address(each)].append(each)
+        self._name_repeated(repeats.values())
+        return [record for records in repeats.values() if (record := newest(records)) is not None]
 
     def _usable(self, records: Iterable[Record]) -> Iterator[Record]:
         """Records that have what a report reads; the others are named: an older version may have written less."""
@@ -131,6 +139,9 @@ class Evidence:
             if current and record["data"] == data[record["dataset"]]:
                 config, purpose = _without_cap(record["config"]), record.get("purpose")
                 self._by_work[model.name, record["dataset"], record["split"]["rule"], config, purpose].append(record)
+        for work, records in self._by_work.items():
+            own = [record for record in records if address(record) in self._own_addresses]
+            self._by_work[work] = own or records
         unknown = Counter(record["model"] for record in self.records if record["model"] not in known)
         for name, count in sorted(unknown.items()):
             self.warnings.append(f"{count} record(s) of '{name}', which is not a model here, are left out")
@@ -191,6 +202,7 @@ class Evidence:
             mode,
             resolved.labels["settings"],
             tuple(sorted(found, key=_seeds)),
+            any(address(record) not in self._own_addresses for record in found),
             _command(model, dataset, settings or {}, mode, lane, study.name if study and purpose else ""),
             wanted,
             config,

@@ -14,7 +14,6 @@ from bench.data.store import Stored
 from bench.errors import UserError
 from bench.model import Model
 from bench.plan import Cell
-from bench.registry import source_hash
 from bench.settings import AUTHOR_LANE, Resolved, resolve_settings
 from bench.space import Space, admits
 from bench.text import nearest
@@ -109,12 +108,11 @@ class Search:
         )
 
     def identity(self) -> dict[str, Any]:
-        """All that two runs of one study must agree on, as plain values."""
+        """All that two runs of one study must agree on, as plain values; not its limits, and not the code."""
         base = {name: value for name, value in self.resolve({}).values.items() if name not in self.space}
         return {
             "model": self.model.name,
             "revision": self.model.revision,
-            "code": source_hash(self.model),
             "dataset": self.dataset.name,
             "data": self.data,
             "split": tuning_rule(self.dataset.split_rule),
@@ -122,10 +120,7 @@ class Search:
             "setting": {name: list(value) if isinstance(value, tuple) else value for name, value in base.items()},
             "sampler": self.sampler,
             "objective": ",".join(self.objective),
-            "pruning": self.prune,
             "seed": self.seed,
-            "time limit": self.time_limit,
-            "memory limit": self.memory_limit,
             **({"machine": self.machine} if self.machine else {}),
         }
 

@@ -212,6 +212,10 @@ class Tuning:
         self.presence.close()
 
 
+class OtherStudy(UserError):
+    """The storage has a study of this name that searches something else."""
+
+
 def open_tuning(
     name: str,
     identity: Mapping[str, Any],
@@ -221,7 +225,7 @@ def open_tuning(
     url: str | None,
     journal: Path,
 ) -> Tuning:
-    """Create the study or go on with it; refuses one that searches something else."""
+    """Create the study or go on with it; raises OtherStudy where the name is taken by one that searches otherwise."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage, presence = open_storage(url, journal)
     try:
@@ -259,12 +263,9 @@ def _open_study(storage: BaseStorage, name: str, sampler: SlotSampler, pareto: b
 
 
 def _check_same(name: str, known: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    changes = differences(known, identity)
+    changes = differences({key: value for key, value in known.items() if key in identity}, identity)
     if changes:
-        raise UserError(
-            f"the study '{name}' searches something else: {'; '.join(changes)}. "
-            f"Go back to that, or start another with --name {name}-2"
-        )
+        raise OtherStudy(f"the study {name} searches something else ({'; '.join(changes)})")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> list[str]:

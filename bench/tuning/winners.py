@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench import reference
 from bench.errors import UserError
 from bench.files import replace_file
 from bench.settings import TUNED_LANES
@@ -44,14 +45,18 @@ def winner_path(results: Path, lane: str, model: str, dataset: str) -> Path:
 
 
 def find_winner(results: Path, lane: str, model: str, dataset: Dataset | str) -> Winner | None:
-    """What a tuned lane has for a model on a dataset; a twin uses its original's. A user's file goes by its name."""
+    """What a tuned lane has for a model on a dataset: in these results, else in the reference.
+
+    A twin uses its original's, a user's file goes by its name.
+    """
     if lane not in TUNED_LANES:
         return None
     names = [dataset] if isinstance(dataset, str) else [dataset.name, dataset.settings_name]
-    for name in dict.fromkeys(filter(None, names)):
-        path = winner_path(results, lane, model, name)
-        if path.is_file():
-            return _read(path)
+    for folder in (results, reference.REFERENCE):
+        for name in dict.fromkeys(filter(None, names)):
+            path = winner_path(folder, lane, model, name)
+            if path.is_file():
+                return _read(path)
     return None
 
 
