@@ -16,7 +16,7 @@ from rich.text import Text
 from bench.console import say
 from bench.estimate import Estimator
 from bench.plan import Cell
-from bench.records import OK, Record, wall_seconds
+from bench.records import OK, Record, score_of, wall_seconds
 from bench.sizes import format_duration
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def finished_line(cell: Cell, record: Record) -> str:
     start = f"{which} trial {cell.labels.get('trial', '-')}: {record['status']}"
     if record["status"] != OK:
         return f"{start}: {record['reason']}" if record.get("reason") else start
-    metrics, training = record["metrics"], record["training"]
+    training = record["training"]
     return (
-        f"{start}, test {100 * metrics['test']['accuracy']:.2f} %, val {100 * metrics['val']['accuracy']:.2f} %, "
+        f"{start}, test {score_of(record, 'test'):.2f} %, val {score_of(record, 'val'):.2f} %, "
         f"best epoch {training['best_epoch']} of {training['epochs']}, {format_duration(wall_seconds(record))}"
     )
 

@@ -59,6 +59,7 @@ class Recipe:
     evaluate_every: int = 1  # epochs between two looks at the validation nodes
     stop: Stop = "ranked"  # see bench/train.py
     patience: int = 50  # evaluations without progress before training ends; the window's length for "window"
+    metric: str = added("accuracy")  # the dataset's: what stopping, pruning and tables go by (bench/metrics.py)
     plateau_factor: float = added(0.5)  # plateau: what the rate is multiplied by
     plateau_patience: int = added(10)  # plateau: evaluations without a lower loss that are put up with before that
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.data.splits import rule_for, seeds_for
 from bench.errors import UserError
+from bench.metrics import ACCURACY
 from bench.text import settings_as_typed
 
 if TYPE_CHECKING:
@@ -82,12 +83,17 @@ class Protocol:
         seeds_for(self.mode, self.seed, self.trials - 1)  # refuses a mode that does not exist
 
 
+def config_on(dataset: Dataset, resolved: Resolved) -> dict[str, Any]:
+    """The configuration of a cell on this dataset, whose metric is part of it unless it is the usual one."""
+    return {**resolved.values, **({"metric": dataset.metric} if dataset.metric != ACCURACY else {})}
+
+
 def make_cells(
     model: type[Model], dataset: Dataset, fingerprint: str, resolved: Resolved, protocol: Protocol
 ) -> list[Cell]:
     """The trials of one model on one dataset."""
     rule = rule_for(dataset.split_rule, protocol.mode)
-    config = resolved.values
+    config = config_on(dataset, resolved)
     cells = []
     for trial in range(protocol.trials):
         split_seed, seed = seeds_for(protocol.mode, protocol.seed, trial)

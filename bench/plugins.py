@@ -21,6 +21,7 @@ from bench.data.catalogue import GROUPS, Dataset, datasets
 from bench.data.graph import Graph
 from bench.data.splits import parse_rule
 from bench.errors import BadData, MissingData, UserError
+from bench.metrics import find_metric
 from bench.registry import models_in, scan
 from bench.settings import check_config
 
@@ -31,7 +32,8 @@ class OwnDataset:
     name: ClassVar[str] = ""  # how users type it
     title: ClassVar[str] = ""  # how tables print it
     aliases: ClassVar[tuple[str, ...]] = ()
-    split_rule: ClassVar[str] = "uniform-60/20/20"  # see bench/data/splits.py
+    split_rule: ClassVar[str] = "uniform-60/20/20"  # "masks" for those that `read` gives; see bench/data/splits.py
+    metric: ClassVar[str] = "accuracy"  # or roc_auc, …: what it is judged, stopped and tuned by, see bench/metrics.py
     settings_name: ClassVar[str] = ""  # a dataset whose published settings suit this one, if there is any
 
     def read(self) -> RawGraph:
@@ -151,6 +153,7 @@ def _datasets_of(module: ModuleType) -> Iterator[Dataset]:
 def _entry(own: OwnDataset) -> Dataset:
     """The catalogue's entry for a dataset of a plug-in."""
     parse_rule(own.split_rule)
+    find_metric(own.metric)
     name = own.name.lower()
 
     whose = f"the dataset '{name}' of a plug-in"
@@ -175,6 +178,7 @@ def _entry(own: OwnDataset) -> Dataset:
         groups=(),
         split_rule=own.split_rule,
         settings_name=own.settings_name,
+        metric=own.metric,
         load=load,
         stamp=stamp,
         aliases=tuple(alias.lower() for alias in own.aliases),

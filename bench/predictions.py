@@ -20,15 +20,22 @@ from bench.files import replace_file
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Arg-max classes of the validation and the test nodes, in the split's order."""
+    """Arg-max classes of the validation and the test nodes, in the split's order, and scores where these matter."""
 
     val: np.ndarray
     test: np.ndarray
+    val_margins: np.ndarray | None = None  # float32, of two classes, where the metric needs more than classes
+    test_margins: np.ndarray | None = None
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What there is, by name."""
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     @property
     def hash(self) -> str:
         digest = hashlib.sha256()
-        for array in (self.val, self.test):
+        for array in self.arrays.values():
             digest.update(f"{array.dtype.str}{array.shape}".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()[:32]
@@ -54,7 +61,7 @@ class PredictionStore:
         path = self.path(predictions.hash)
         rows = np.asarray(curve, dtype=np.float32).reshape(-1, 3)
         with _locked(self.folder):  # another cell with the same predictions may be adding its curve
-            arrays = {"val": predictions.val, "test": predictions.test}
+            arrays = predictions.arrays
             if path.exists():
                 try:
                     arrays = self._load(path)
@@ -77,7 +84,7 @@ class PredictionStore:
 
     def load(self, name: str) -> Predictions:
         arrays = self._load(self._found(name))
-        return Predictions(arrays["val"], arrays["test"])
+        return Predictions(*map(arrays.get, ("val", "test", "val_margins", "test_margins")))  # type: ignore[arg-type]
 
     def curve(self, name: str, key: str) -> np.ndarray:
         """Rows of (train loss, validation loss, validation accuracy), one per evaluation of this cell."""

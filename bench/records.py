@@ -73,6 +73,16 @@ def phase_seconds(record: Record) -> float:
     return sum(phase["seconds"] + phase["compile_seconds"] for phase in record["phases"].values())
 
 
+def metric_of(record: Record) -> str:
+    """The metric that the cell was judged by."""
+    return str(record.get("config", {}).get("metric", "accuracy"))
+
+
+def score_of(record: Record, part: str) -> float:
+    """The primary metric on "val" or "test", in per cent."""
+    return 100.0 * float(record["metrics"][part][metric_of(record)])
+
+
 def wall_seconds(record: Record) -> float:
     """The whole time of the cell as the parent process saw it."""
     return phase_seconds(record) + record["overhead_seconds"]

@@ -15,7 +15,7 @@ from bench.environment import ROOT
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.plan import Cell, canonical_json
-from bench.records import OK, Record, machine_of
+from bench.records import OK, Record, machine_of, score_of
 from bench.reuse import is_current
 from bench.text import counted
 
@@ -102,7 +102,7 @@ class Reference:
 
 
 def _accuracy(record: Record) -> float:
-    return 100.0 * float(record["metrics"]["test"]["accuracy"])
+    return score_of(record, "test")
 
 
 def _condition_of_record(record: Record) -> Condition:

@@ -33,6 +33,7 @@ from bench.environment import code_version, processor
 from bench.errors import UserError
 from bench.executors import Event, Executor, Outcome
 from bench.ledger import Ledger, check_writable
+from bench.metrics import score
 from bench.model import Model
 from bench.plan import Cell
 from bench.predictions import Predictions, PredictionStore
@@ -41,7 +42,6 @@ from bench.recording import make_record
 from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, machine_of, phase_seconds, under_load
 from bench.registry import find_model, is_plugin, source_hash
 from bench.reuse import find_reusable, is_current, may_be_mended
-from bench.scoring import score
 from bench.studies import COST
 from bench.worker import PROGRESS_INTERVAL, Job
 
@@ -304,7 +304,7 @@ class _Run:
         graph = self.stored[cell.dataset].graph
         self._begun[cell.key] = time.perf_counter()
         try:
-            split = draw_split(cell.split_rule, graph.labels, graph.num_classes, cell.split_seed)
+            split = draw_split(cell.split_rule, graph.labels, graph.num_classes, cell.split_seed, graph.masks)
         except UserError as error:  # a matter of this dataset; the others go on
             self._keep(cell, Outcome(None, UNSUPPORTED, f"no split: {error}"))
             return None
@@ -347,13 +347,15 @@ class _Run:
         record = make_record(cell, outcome, limits, options.threads, self._source[cell.model])
         if outcome.status == OK and outcome.job is not None:
             split, labels = outcome.job.split, self.stored[cell.dataset].graph.labels
-            predictions = Predictions(outcome.result["val"], outcome.result["test"])
+            result = outcome.result
+            predictions = Predictions(result["val"], result["test"], *result.get("margins", ()))
             if is_scored(cell.split_rule):
                 tested = outcome.result.get("tested")  # part of the test nodes, where cost is the purpose
-                record["metrics"]["test"] = score(labels[split.test if tested is None else tested], predictions.test)
+                nodes = split.test if tested is None else tested
+                record["metrics"]["test"] = score(labels[nodes], predictions.test, predictions.test_margins)
             else:  # nor kept: nobody can be tempted to look
-                predictions = Predictions(predictions.val, predictions.test[:0])
-            record["metrics"]["val"] = score(labels[split.val], predictions.val)
+                predictions = Predictions(predictions.val, predictions.test[:0], predictions.val_margins)
+            record["metrics"]["val"] = score(labels[split.val], predictions.val, predictions.val_margins)
             curve = outcome.result["training"]["curve"]
             record["predictions"] = self._predictions.save(predictions, cell.key, curve)
         record["overhead_seconds"] = time.perf_counter() - self._begun.pop(cell.key) - phase_seconds(record)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from bench.plan import Cell
-from bench.records import CAP_REACHED, OK, Record, machine_of, memory_used, peak
+from bench.records import CAP_REACHED, OK, Record, machine_of, memory_used, peak, score_of
 from bench.sizes import format_size
 
 DATASET, MODEL, SETTINGS, YOURS, ARCHIVE, PAPER = "dataset", "model", "settings", "yours (n)", "reference (n)", "paper"
@@ -66,7 +66,7 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
 
 def _accuracy(records: Sequence[Record]) -> str:
     """Mean ± spread (n), in per cent."""
-    values = [100 * record["metrics"]["test"]["accuracy"] for record in records]
+    values = [score_of(record, "test") for record in records]
     return f"{mean_and_spread(values)} ({len(values)})" if values else ""
 
 
@@ -127,8 +127,9 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
     """What a reader must know about the numbers, and where the records are."""
     notes = " ".join(frame[NOTES]) if NOTES in frame else ""
     lines = [
-        f"Splits: {mode}. Settings: {lane}. Test accuracy in %: mean ± sample standard deviation (n trials); "
-        "train s: median; peak memory: the most of any phase above the worker's start, as --memory-limit counts it."
+        f"Splits: {mode}. Settings: {lane}. Test accuracy, or the metric named beside the dataset, in %: mean ± sample "
+        "standard deviation (n trials); train s: median; peak memory: the most of any phase above the worker's start, "
+        "as --memory-limit counts it."
     ]
     if "twin" in notes:
         lines.append("twin: a generated graph; its costs stand for the dataset of that name, its accuracies do not.")

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from bench.data.graph import Split
+from bench.metrics import ACCURACY, Predicted, find_metric
 from bench.model import Model, Recipe
 
 _LEAST_PROGRESS = 1e-4  # a loss is lower than another if it is lower by this share
@@ -32,20 +34,15 @@ class Training:
     best_epoch: int = 0
     seconds_to_best: float = 0.0
     stopped_by: str = ""  # the stopping rule's name, "plateau" or "max_epochs"
-    curve: list[tuple[float, float, float]] = field(default_factory=list)  # train loss, val loss, val accuracy
+    curve: list[tuple[float, float, float]] = field(default_factory=list)  # train loss, val loss, val score
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """One look at the validation nodes; the loss is a mean over nodes, whatever the batch size."""
 
-    correct: int
-    count: int
+    score: float  # the metric, higher is better
     loss: float
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.count
 
 
 # -- stopping rules ---------------------------------------------------------------------------------------------------
@@ -60,23 +57,23 @@ class StoppingRule(Protocol):
 
 
 class Ranked:
-    """Accuracy first, loss breaks ties; patience is renewed when either is at least as good as its own best."""
+    """The score first, loss breaks ties; patience is renewed when either is at least as good as its own best."""
 
     def __init__(self, patience: int) -> None:
         self.patience = self.left = patience
-        self.best: tuple[int, float] = (-1, math.inf)  # of the remembered state
-        self.most_correct, self.lowest_loss = -1, math.inf
+        self.best: tuple[float, float] = (-math.inf, math.inf)  # of the remembered state
+        self.highest, self.lowest_loss = -math.inf, math.inf
 
     def better(self, now: Evaluation) -> bool:
-        wins = (now.correct, -now.loss) > (self.best[0], -self.best[1])
+        wins = (now.score, -now.loss) > (self.best[0], -self.best[1])
         if wins:
-            self.best = (now.correct, now.loss)
+            self.best = (now.score, now.loss)
         return wins
 
     def finished(self, now: Evaluation) -> bool:
-        progress = now.correct >= self.most_correct or now.loss <= self.lowest_loss
+        progress = now.score >= self.highest or now.loss <= self.lowest_loss
         self.left = self.patience if progress else self.left - 1
-        self.most_correct = max(self.most_correct, now.correct)
+        self.highest = max(self.highest, now.score)
         self.lowest_loss = min(self.lowest_loss, now.loss)
         return self.left <= 0
 
@@ -98,15 +95,15 @@ class LowestLoss:
 
 
 class HighestAccuracy:
-    """The highest accuracy is best (the later of equals); training ends after `patience` lower ones in a row."""
+    """The highest score is best (the later of equals); training ends after `patience` lower ones in a row."""
 
     def __init__(self, patience: int) -> None:
-        self.patience, self.since, self.most_correct = patience, 0, -1
+        self.patience, self.since, self.highest = patience, 0, -math.inf
 
     def better(self, now: Evaluation) -> bool:
-        wins = now.correct >= self.most_correct
+        wins = now.score >= self.highest
         self.since = 0 if wins else self.since + 1
-        self.most_correct = max(self.most_correct, now.correct)
+        self.highest = max(self.highest, now.score)
         return wins
 
     def finished(self, now: Evaluation) -> bool:
@@ -114,18 +111,18 @@ class HighestAccuracy:
 
 
 class BothAtOnce:
-    """A state is best when neither accuracy nor loss is worse than ever before; patience as in `Ranked`."""
+    """A state is best when neither score nor loss is worse than ever before; patience as in `Ranked`."""
 
     def __init__(self, patience: int) -> None:
         self.patience, self.since = patience, 0
-        self.most_correct, self.lowest_loss = -1, math.inf
+        self.highest, self.lowest_loss = -math.inf, math.inf
 
     def better(self, now: Evaluation) -> bool:
-        as_accurate, as_low = now.correct >= self.most_correct, now.loss <= self.lowest_loss
-        self.since = 0 if as_accurate or as_low else self.since + 1
-        self.most_correct = max(self.most_correct, now.correct)
+        as_high, as_low = now.score >= self.highest, now.loss <= self.lowest_loss
+        self.since = 0 if as_high or as_low else self.since + 1
+        self.highest = max(self.highest, now.score)
         self.lowest_loss = min(self.lowest_loss, now.loss)
-        return as_accurate and as_low
+        return as_high and as_low
 
     def finished(self, now: Evaluation) -> bool:
         return self.since >= self.patience
@@ -145,7 +142,7 @@ class RisingLoss(LowestLoss):
 
 
 class FixedLength(HighestAccuracy):
-    """The highest accuracy is best; training always runs to its last epoch."""
+    """The highest score is best; training always runs to its last epoch."""
 
     def finished(self, now: Evaluation) -> bool:
         return False
@@ -240,9 +237,9 @@ def train(
         train_loss = _epoch(model, train_nodes, optimizer, plateau, result)
         if epoch % recipe.evaluate_every and epoch < recipe.max_epochs:
             continue
-        now = evaluate(model, val_nodes, val_labels)
-        result.curve.append((train_loss, now.loss, now.accuracy))
-        on_epoch(epoch, now.accuracy)
+        now = evaluate(model, val_nodes, val_labels, recipe.metric)
+        result.curve.append((train_loss, now.loss, now.score))
+        on_epoch(epoch, now.score)
         if rule.better(now):
             best_state = copy.deepcopy(model.state_dict())  # a real copy: live tensors would go on changing
             result.best_epoch, result.seconds_to_best = epoch, time.perf_counter() - start
@@ -280,12 +277,23 @@ def _epoch(model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, platea
 
 
 @torch.no_grad()
-def evaluate(model: Model, nodes: Tensor, labels: Tensor) -> Evaluation:
-    """Validation scores against labels, as counts and a mean over nodes."""
+def evaluate(model: Model, nodes: Tensor, labels: Tensor, metric: str = ACCURACY) -> Evaluation:
+    """Judge validation scores by the metric and the mean loss over nodes."""
     model.eval()
     scores = model.validate(nodes)
     labels = labels.to(scores.device)
     loss = float(functional.cross_entropy(scores.double(), labels))
     if not math.isfinite(loss):
         raise Diverged(f"the validation loss became {loss}")
-    return Evaluation(int((scores.argmax(1) == labels).sum()), len(nodes), loss)
+    if metric == ACCURACY:  # where the scores are: a GPU need not send them
+        return Evaluation(int((scores.argmax(1) == labels).sum()) / len(nodes), loss)
+    chosen, classes = find_metric(metric), scores.argmax(1).cpu().numpy()
+    margins = margins_of(scores) if chosen.needs_scores else None
+    value = chosen.compute(Predicted(labels.cpu().numpy(), classes, margins))
+    return Evaluation(value if chosen.higher_is_better else -value, loss)
+
+
+def margins_of(scores: Tensor) -> np.ndarray:
+    """How much more the second of two classes scores."""
+    margins: np.ndarray = (scores[:, 1] - scores[:, 0]).float().cpu().numpy()
+    return margins

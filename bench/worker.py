@@ -26,6 +26,7 @@ from bench.devices import capacity_of
 from bench.environment import usable_processors
 from bench.failures import describe_failure
 from bench.meter import LoadWatch, Meter
+from bench.metrics import find_metric
 from bench.model import Model
 from bench.plan import Cell
 from bench.prepared import PrepareCache
@@ -33,7 +34,7 @@ from bench.process import fill_blas_buffers, lift_memory_limit, limit_memory, pi
 from bench.records import OK, OOM, PART_OF_INFERENCE, UNSUPPORTED
 from bench.registry import source_hash
 from bench.sizes import format_size
-from bench.train import Diverged, train
+from bench.train import Diverged, margins_of, train
 
 Send = Callable[[str, Any], None]  # kind of message, content
 # An estimate is believed only where it is beyond doubt: a try that fails for lack of memory fails soon.
@@ -129,8 +130,11 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
             facts["nodes"] = len(_predict(model, nodes[::10]))
     with meter.phase("infer") as facts:
         facts["nodes"] = len(nodes)
-        classes = _compact(_predict(model, nodes), graph.num_classes)
-    val, test, _ = np.split(classes, np.cumsum([len(asked.val), len(asked.test)]))
+        scores = _predict(model, nodes)
+        classes = _compact(scores.argmax(1).cpu().numpy(), graph.num_classes)
+    ends = np.cumsum([len(asked.val), len(asked.test)])
+    val, test, _ = np.split(classes, ends)
+    margins = np.split(margins_of(scores), ends)[:2] if find_metric(config.metric).needs_scores else [None, None]
     return {
         "status": OK,
         "reason": "",
@@ -139,6 +143,7 @@ def _steps(job: Job, meter: Meter, device: str, send: Send) -> dict[str, Any]:
         "choices": {str(name): str(choice) for name, choice in model.choices().items()},
         "val": val,
         "test": test,
+        "margins": margins,
         "tested": asked.test if len(asked.test) < len(job.split.test) else None,
     }
 
@@ -208,15 +213,14 @@ def _inference_sample(job: Job) -> tuple[Split, np.ndarray]:
     return split, split.train[: room - len(split.test)]
 
 
-def _predict(model: Model, nodes: np.ndarray) -> np.ndarray:
-    """The class with the highest score, node by node."""
+def _predict(model: Model, nodes: np.ndarray) -> torch.Tensor:
+    """Scores of the classes, node by node."""
     model.eval()
     with torch.no_grad():
         scores = model.predict(torch.from_numpy(nodes))
         if bool(scores.isnan().any()):
             raise Diverged("the model predicts NaN")
-        classes: np.ndarray = scores.argmax(1).cpu().numpy()
-    return classes
+    return scores
 
 
 def _compact(classes: np.ndarray, num_classes: int) -> np.ndarray:

@@ -14,7 +14,7 @@ from bench.train import STOPPING_RULES, Evaluation, Plateau, Ranked, StoppingRul
 
 
 def evaluation(correct: int, loss: float) -> Evaluation:
-    return Evaluation(correct, 100, loss)
+    return Evaluation(correct / 100, loss)
 
 
 def judge(rule: StoppingRule, sequence: list[tuple[int, float]]) -> tuple[int, int | None]:
@@ -117,18 +117,18 @@ class LiteralRanked:
     def better(self, now: Evaluation) -> bool:
         replace_it = (
             self.remembered is None
-            or now.correct > self.remembered[0]
-            or (now.correct == self.remembered[0] and now.loss < self.remembered[1])
+            or now.score > self.remembered[0]
+            or (now.score == self.remembered[0] and now.loss < self.remembered[1])
         )
         if replace_it:
-            self.remembered = (now.correct, now.loss)
+            self.remembered = (now.score, now.loss)
         return replace_it
 
     def finished(self, now: Evaluation) -> bool:
-        accuracy_holds = self.best_accuracy is None or now.correct >= self.best_accuracy
+        accuracy_holds = self.best_accuracy is None or now.score >= self.best_accuracy
         loss_holds = self.best_loss is None or now.loss <= self.best_loss
         if accuracy_holds:
-            self.best_accuracy = now.correct
+            self.best_accuracy = now.score
         if loss_holds:
             self.best_loss = now.loss
         if accuracy_holds or loss_holds:

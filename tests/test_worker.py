@@ -70,7 +70,7 @@ class Fixed(Toy):
 
 def test_predictions_are_arg_max_classes(job: Job) -> None:
     model = Fixed(worker.open_arrays(job.graph_folder), {"scaled": np.zeros((60, 8), np.float32)}, ToyConfig())
-    assert worker._predict(model, job.split.test).tolist() == (job.split.test % 3).tolist()
+    assert worker._predict(model, job.split.test).argmax(1).tolist() == (job.split.test % 3).tolist()
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(1, np.uint8), (3, np.uint8), (256, np.uint8), (257, np.uint16)])

@@ -10,7 +10,9 @@ from rich.console import Console
 
 from bench.console import say, show_table
 from bench.costs import cost_caption, summarise_costs
+from bench.data.catalogue import Dataset
 from bench.estimate import Estimator
+from bench.metrics import ACCURACY, find_metric
 from bench.paper import published_accuracy
 from bench.plan import Cell
 from bench.records import Record
@@ -66,7 +68,7 @@ def show_summary(
     """The table, what a reader must know about it, and what stayed out."""
     context = Context(
         model_titles={model.name: model.title or model.name for model in plan.models},
-        dataset_titles={dataset.name: dataset.title for dataset in plan.datasets},
+        dataset_titles={dataset.name: _title(dataset) for dataset in plan.datasets},
         twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
         reference=reference.trials,
         paper=_printed,
@@ -93,6 +95,11 @@ def _agreements(cells: Sequence[Cell], records: dict[str, Record], reference: Re
         for group in conditions.values()
     )
     return [line for line in found if line]
+
+
+def _title(dataset: Dataset) -> str:
+    """Its title, with the metric where that is not accuracy."""
+    return dataset.title if dataset.metric == ACCURACY else f"{dataset.title} ({find_metric(dataset.metric).title})"
 
 
 def _printed(cell: Cell) -> str:

@@ -80,7 +80,8 @@ def inference_of(plan: Plan) -> Callable[[Cell], int | None]:
     def count(dataset: str, rule: str) -> int | None:
         graph = plan.stored[dataset].graph
         try:
-            split = draw_split(rule, graph.labels, graph.num_classes, 0)  # the sizes do not depend on the seed
+            # the sizes do not depend on the seed
+            split = draw_split(rule, graph.labels, graph.num_classes, 0, graph.masks)
         except UserError:
             return None
         return inferred_nodes(split, COST_NODES if plan.purpose == COST else None)

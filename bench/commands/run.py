@@ -17,7 +17,7 @@ from bench.console import say, waiting_for
 from bench.data.catalogue import Dataset, resolve
 from bench.data.passports import passport
 from bench.data.splits import draw_split, rule_for
-from bench.data.store import Stored, cache_root, find_root, find_stored, open_dataset
+from bench.data.store import Stored, cache_root, find_root, find_stored, open_dataset, spelled_out
 from bench.devices import resolve_devices
 from bench.display import make_display
 from bench.environment import processor, usable_processors
@@ -37,6 +37,7 @@ from bench.forecast import (
     space_warning,
 )
 from bench.ledger import Ledger, check_writable
+from bench.metrics import find_metric
 from bench.model import Model
 from bench.plan import Cell, Protocol, make_cells
 from bench.plugins import Plugins, load_plugins
@@ -227,7 +228,9 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     for model, dataset, settings in resolved:
         if dataset.name in plan.stored:
             fingerprint = plan.stored[dataset.name].graph.fingerprint
-            plan.cells += make_cells(model, dataset, fingerprint, settings, protocol)
+            plan.cells += make_cells(
+                model, spelled_out(dataset, plan.stored[dataset.name]), fingerprint, settings, protocol
+            )
     plan.purpose = study.purpose if study else None
     plan.cells = in_turn(plan.cells)
     for line in [*notes, *fallback_lines(plan.cells, request.settings)]:
@@ -253,6 +256,8 @@ def _check_overrides(request: Request, study: Study | None) -> None:
     own = {key for variant in study.variants for key in variant.settings} if study else set()
     for item in request.overrides:
         key = item.partition("=")[0].strip()
+        if key == "metric":
+            raise UserError("--set metric: the dataset names its metric; a plug-in's dataset sets `metric`")
         if study and key in own:
             raise UserError(f"--set {key}: the study {study.name} sets it itself; run it without the study instead")
 
@@ -286,7 +291,7 @@ def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, erro
     """Open a dataset, or note in one line why it stays out; the others go on."""
     try:
         stored = open_here(dataset, request.data, console, errors)
-        check_split(dataset, stored, rule_for(dataset.split_rule, request.split))
+        check_split(dataset, stored, rule_for(spelled_out(dataset, stored).split_rule, request.split))
         plan.stored[dataset.name] = stored
     except MissingData as error:
         plan.missing.append(f"missing: {error}")
@@ -313,9 +318,14 @@ def open_here(dataset: Dataset, data: Path | None, console: Console, errors: Con
 def check_split(
     dataset: Dataset, stored: Stored, rule: str, advice: str = "name a larger graph or another --split-ratio"
 ) -> None:
-    """Refuse a graph that this rule cannot divide; with which seed makes no difference."""
+    """Refuse a graph that this rule cannot divide, with which seed makes no difference, or its metric cannot judge."""
+    graph = stored.graph
     try:
-        draw_split(rule, stored.graph.labels, stored.graph.num_classes, seed=0)
+        find_metric(dataset.metric, graph.num_classes)
+    except UserError as error:
+        raise BadData(f"{dataset.title}: {error}") from None
+    try:
+        draw_split(rule, graph.labels, graph.num_classes, seed=0, masks=graph.masks)
     except UserError as error:
         advice = "" if "--split-ratio" in str(error) else f"; {advice}"  # some errors bring their own
         raise BadData(f"{dataset.title}: {error}{advice}") from None

@@ -19,7 +19,7 @@ from bench.commands.run import check_split, open_here
 from bench.console import say
 from bench.data.catalogue import Dataset, resolve
 from bench.data.splits import tuning_rule
-from bench.data.store import Stored, cache_root
+from bench.data.store import Stored, cache_root, spelled_out
 from bench.devices import resolve_devices
 from bench.environment import usable_processors
 from bench.errors import (
@@ -128,7 +128,9 @@ class _Tune:
         check_writable(request.results, "predictions", "logs", "tuning")
         stored = {dataset.name: found for dataset in datasets if (found := self._open(dataset)) is not None}
         searches = [
-            replace(s, data=stored[s.dataset.name].graph.fingerprint) for s in searches if s.dataset.name in stored
+            replace(search, data=found.graph.fingerprint, dataset=spelled_out(search.dataset, found))
+            for search in searches
+            if (found := stored.get(search.dataset.name)) is not None
         ]
         self._say_total(searches)
         for search in searches:
@@ -207,7 +209,7 @@ class _Tune:
         """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
         try:
             stored = open_here(dataset, self.request.data, self.console, self.errors)
-            check_split(dataset, stored, tuning_rule(dataset.split_rule), "name a larger graph")
+            check_split(dataset, stored, tuning_rule(spelled_out(dataset, stored).split_rule), "name a larger graph")
             return sealed_away(stored)
         except MissingData as error:
             self.missing += 1

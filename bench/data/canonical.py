@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.graph import Graph
+from bench.data.graph import PARTS, Graph
 from bench.errors import BadData
 
 REVISION = 1  # raised whenever the same raw files may give other arrays than before
@@ -22,6 +22,7 @@ class RawGraph:
     adjacency: Any  # scipy sparse, any format; every stored entry other than zero is an edge
     features: Any  # numpy array or scipy sparse
     labels: np.ndarray  # one integer per node, or one row per node with a single maximum (one-hot)
+    masks: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # train, val, test: of N, or of splits x N booleans
 
 
 def canonical_graph(name: str, raw: RawGraph, where: str, num_classes: int | None = None) -> Graph:
@@ -34,7 +35,23 @@ def canonical_graph(name: str, raw: RawGraph, where: str, num_classes: int | Non
         num_classes = _count_classes(labels, where)
     indptr, indices = _symmetric_union(raw.adjacency, where)
     features = as_features(raw.features, where)
-    return check_graph(Graph(name, indptr, indices, features, labels, num_classes), where)
+    masks = None if raw.masks is None else _public_splits(raw.masks, len(labels), where)
+    return check_graph(Graph(name, indptr, indices, features, labels, num_classes, masks=masks), where)
+
+
+def _public_splits(masks: tuple[np.ndarray, np.ndarray, np.ndarray], num_nodes: int, where: str) -> np.ndarray:
+    """One row per split with the part of each node, 0 where it is in none."""
+    parts = [np.atleast_2d(np.asarray(mask)) for mask in masks]
+    if {part.shape for part in parts} != {(len(parts[0]), num_nodes)} or any(part.dtype != bool for part in parts):
+        shapes = ", ".join(f"{part.dtype} {part.shape}" for part in parts)
+        raise BadData(f"{where}: train, val and test masks must be booleans of {num_nodes} nodes each, not {shapes}")
+    stacked = np.stack(parts)
+    if (stacked.sum(axis=0) > 1).any():
+        raise BadData(f"{where}: its masks overlap: a node is in two of train, val and test")
+    for name, part in zip(PARTS, parts, strict=True):
+        if not part.any(axis=1).all():
+            raise BadData(f"{where}: a {name} mask has no node")
+    return np.where(stacked.any(axis=0), stacked.argmax(axis=0) + 1, 0).astype(np.uint8)
 
 
 def class_numbers(labels: np.ndarray, where: str) -> np.ndarray:

@@ -13,6 +13,7 @@ from bench.data.npz import read_graph_npz, shown
 from bench.data.sources import Layout, stamp_paths
 from bench.data.splits import uniform_rule
 from bench.errors import UserError
+from bench.metrics import ACCURACY
 from bench.text import nearest
 
 GROUPS = ("small", "large", "all", "small-twin", "large-twin", "all-twin")
@@ -51,6 +52,7 @@ class Dataset:
     checked: str = ""  # what was verified about this entry, and when not, why not
     fingerprint: str | None = None  # of the canonical arrays; None where nobody has had the files
     own_file: Path | None = None  # a user's file
+    metric: str = ACCURACY  # what its predictions are judged by, see bench/metrics.py
 
     @property
     def twin(self) -> str:

@@ -23,6 +23,7 @@ class Graph:
     labels: np.ndarray  # int64, length N; UNKNOWN_LABEL where the reader may not know
     num_classes: int
     fingerprint: str = ""
+    masks: np.ndarray | None = None  # uint8, public splits x N: which part a node is in, see bench/data/splits.py
 
     @property
     def num_nodes(self) -> int:
@@ -48,6 +49,9 @@ class Graph:
 
     def with_labels(self, labels: np.ndarray) -> Graph:
         return replace(self, labels=labels)
+
+
+PARTS = ("train", "val", "test")  # of a split; masks number them from 1
 
 
 @dataclass(frozen=True, eq=False)

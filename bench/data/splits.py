@@ -3,8 +3,9 @@
 * `uniform-60/20/20`: a random permutation of all nodes; train and val are rounded down, test is the rest.
 * `per-class-20/30`: 20 nodes of every class train, 30 of every class validate, all others test (GRAND+).
 * `total-20/30`: the same totals, 20 and 30 times the number of classes, drawn without regard to class (GRAND+).
+* `masks-0123abcd`: the public splits that the dataset brings, by their hash; seed i takes mask i modulo their number.
 * `sealed:` before any of these: one fixed fifth of the nodes is test whatever the seed; the seed draws only among
-  the others, which are all that tuning may look at.
+  the others, which are all that tuning may look at. Where there is one mask, its test nodes are the sealed ones.
 * `tuning:` before any of these: the nodes of `sealed:`, under a name that says that its test nodes are never scored.
 
 The GRAND+ rules consume numpy's legacy generator exactly as the reference does, so a seed gives the same split there.
@@ -12,27 +13,31 @@ The GRAND+ rules consume numpy's legacy generator exactly as the reference does,
 
 from __future__ import annotations
 
+import hashlib
 import re
 from fractions import Fraction
 
 import numpy as np
 
-from bench.data.graph import Split
+from bench.data.graph import PARTS, Split
 from bench.errors import UserError
 from bench.text import nearest
 
 MODES = ("fresh", "frozen", "sealed")
+MASKS = "masks"  # a dataset's own rule where it brings public splits
 _SEALED, _TUNING = "sealed:", "tuning:"
 _RATIO = "a split ratio needs three positive numbers that sum to 100, such as 60/20/20, not {}"
 _SEALED_SEED = 20230511  # any constant: it must only never change
 
 
-def draw_split(rule: str, labels: np.ndarray, num_classes: int, seed: int) -> Split:
+def draw_split(rule: str, labels: np.ndarray, num_classes: int, seed: int, masks: np.ndarray | None = None) -> Split:
     """The split that this rule and seed give; `rule` as in the module's description."""
     if not 0 <= seed < 2**32:
         raise UserError(f"a split seed must lie between 0 and 2^32 - 1, not be {seed}")
     sealed = rule.startswith((_SEALED, _TUNING))
     kind, numbers = parse_rule(rule.partition(":")[2] if sealed else rule)
+    if kind == MASKS:
+        return _public(rule, masks, len(labels), seed, sealed)
     nodes = np.arange(len(labels))
     test = sealed_nodes(len(labels)) if sealed else None
     if test is not None:
@@ -50,6 +55,22 @@ def draw_split(rule: str, labels: np.ndarray, num_classes: int, seed: int) -> Sp
     if not (len(train) and len(val) and len(test)):
         raise UserError(f"{len(labels)} nodes are too few for the split rule {rule}: one of its parts would be empty")
     return Split(np.sort(train), np.sort(val), np.sort(test), rule, seed)
+
+
+def _public(rule: str, masks: np.ndarray | None, num_nodes: int, seed: int, sealed: bool) -> Split:
+    if masks is None:
+        raise UserError(f"the split rule {rule} is for a dataset that brings masks, and this one has none")
+    row = masks[seed % len(masks)]
+    train, val, test = (np.flatnonzero(row == number) for number in range(1, len(PARTS) + 1))
+    if sealed:
+        test = sealed_nodes(num_nodes, masks)
+        train, val = _without(train, test), _without(val, test)
+    return Split(train, val, test, rule, seed)
+
+
+def masks_rule(masks: np.ndarray) -> str:
+    """The rule of public splits, named by their content."""
+    return f"{MASKS}-{hashlib.sha256(f'{masks.shape}'.encode() + masks.tobytes()).hexdigest()[:12]}"
 
 
 def rule_for(dataset_rule: str, mode: str) -> str:
@@ -85,6 +106,8 @@ def uniform_rule(ratio: str) -> str:
 
 def parse_rule(rule: str) -> tuple[str, tuple[Fraction, ...]]:
     """A rule's kind and its numbers: `uniform-60/20/20` gives ("uniform", (60, 20, 20))."""
+    if rule == MASKS or rule.startswith(f"{MASKS}-"):
+        return MASKS, ()
     kind, _, text = rule.rpartition("-")
     parts = text.split("/")
     if kind not in ("uniform", "per-class", "total") or not all(re.fullmatch(r"\d+(\.\d+)?", part) for part in parts):
@@ -102,8 +125,13 @@ def _check_mode(mode: str) -> None:
         raise UserError(f"there is no split mode '{mode}'; choose {', '.join(MODES)}.{nearest(mode, MODES)}")
 
 
-def sealed_nodes(num_nodes: int) -> np.ndarray:
-    """The fifth of the nodes that is test for ever; it depends on their number alone."""
+def sealed_nodes(num_nodes: int, masks: np.ndarray | None = None) -> np.ndarray:
+    """The fifth of the nodes that is test for ever; it depends on their number alone.
+
+    With one public split, its test nodes are.
+    """
+    if masks is not None and len(masks) == 1:
+        return np.flatnonzero(masks[0] == len(PARTS))
     return np.sort(np.random.RandomState([_SEALED_SEED, num_nodes]).permutation(num_nodes)[: num_nodes // 5])
 
 

@@ -25,6 +25,7 @@ import scipy.sparse as sp
 from bench.data.catalogue import Dataset
 from bench.data.counts import Counts, count
 from bench.data.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
+from bench.data.splits import MASKS, masks_rule
 from bench.errors import BadData, UserError
 from bench.files import force_to_disk, replace_file
 
@@ -89,6 +90,14 @@ def find_stored(dataset: Dataset, root: Path | None, cache: Path) -> Stored | No
     return Stored(graph.with_labels(labels), folder, counts)
 
 
+def spelled_out(dataset: Dataset, stored: Stored) -> Dataset:
+    """The dataset with the split rule that names its public masks by their content, where it has any."""
+    masks = stored.graph.masks
+    if dataset.split_rule != MASKS or masks is None:
+        return dataset
+    return replace(dataset, split_rule=masks_rule(masks))
+
+
 def open_arrays(folder: Path) -> Graph:
     """What a worker sees: the graph with every label unknown."""
     return _open(folder)[0]
@@ -98,7 +107,8 @@ def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
     stamp = dataset.stamp(root)  # before reading: a file that changes meanwhile is read again next time
     graph = dataset.load(root)
     graph = replace(graph, fingerprint=graph_fingerprint(graph))
-    folder = cache / "graphs" / f"{dataset.name}-{graph.fingerprint[:12]}"
+    public = "" if graph.masks is None else f"-{masks_rule(graph.masks)}"
+    folder = cache / "graphs" / f"{dataset.name}-{graph.fingerprint[:12]}{public}"
     labels = np.array(graph.labels)
     try:
         replace_file(_labels_path(cache, graph.fingerprint), lambda file: np.save(file, labels, allow_pickle=False))
@@ -127,10 +137,11 @@ def _open(folder: Path) -> tuple[Graph, Counts]:
         else:
             features = _map(folder / "features.npy")
         indptr, indices = _map(folder / "indptr.npy"), _map(folder / "indices.npy")
+        masks = _map(folder / "masks.npy") if (folder / "masks.npy").exists() else None
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise BadData(f"the stored graph {folder.name} cannot be opened: {error}") from error
     unknown = np.full(counts.nodes, UNKNOWN_LABEL, dtype=np.int64)
-    return Graph(facts["name"], indptr, indices, features, unknown, counts.classes, facts["fingerprint"]), counts
+    return Graph(facts["name"], indptr, indices, features, unknown, counts.classes, facts["fingerprint"], masks), counts
 
 
 def _map(path: Path) -> np.ndarray:
@@ -148,6 +159,8 @@ def _write_folder(folder: Path, graph: Graph) -> None:
     draft = folder.with_name(f".{folder.name}-{uuid4().hex}")
     draft.mkdir(parents=True)
     arrays = {"indptr": graph.indptr, "indices": graph.indices}
+    if graph.masks is not None:
+        arrays["masks"] = graph.masks
     if isinstance(graph.features, np.ndarray):
         arrays["features"] = graph.features
     else:

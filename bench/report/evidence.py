@@ -11,8 +11,8 @@ from bench.data.catalogue import Dataset, datasets
 from bench.data.splits import is_scored, rule_for
 from bench.ledger import Ledger
 from bench.model import Model
-from bench.plan import canonical_json
-from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest
+from bench.plan import canonical_json, config_on
+from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest, score_of
 from bench.registry import models
 from bench.reuse import is_current
 from bench.settings import resolve_settings
@@ -60,7 +60,7 @@ class Trials:
     @property
     def accuracies(self) -> list[float]:
         """Test accuracies in per cent."""
-        return [100.0 * record["metrics"]["test"]["accuracy"] for record in self.good]
+        return [score_of(record, "test") for record in self.good]
 
     @property
     def failures(self) -> Counter[str]:
@@ -187,7 +187,7 @@ class Evidence:
         winner = find_winner(self.results, lane, model.name, dataset)
         tuned = winner.settings if winner else None
         resolved = resolve_settings(model, dataset.settings_name, lane, settings, tuned=tuned)
-        rule, config = rule_for(dataset.split_rule, mode), _without_cap(resolved.values)
+        rule, config = rule_for(dataset.split_rule, mode), _without_cap(config_on(dataset, resolved))
         work = (model.name, dataset.name, rule, config, purpose)
         outcomes = (record for record in self._by_work.get(work, ()) if record["status"] != INTERRUPTED)
         wanted = resolved.config.max_epochs
@@ -217,9 +217,7 @@ def _results(records: Iterable[Record]) -> set[str]:
 def _apart(records: Iterable[Record]) -> float:
     """How far the test accuracies of one cell's records lie apart, in points; a tuning trial has none."""
     found = [
-        100.0 * record["metrics"]["test"]["accuracy"]
-        for record in records
-        if record["status"] == OK and is_scored(record["split"]["rule"])
+        score_of(record, "test") for record in records if record["status"] == OK and is_scored(record["split"]["rule"])
     ]
     return max(found) - min(found) if found else 0.0
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from bench.metrics import ACCURACY, find_metric
 from bench.paper import published_accuracy
 from bench.plan import canonical_json
-from bench.records import OK, Record, address
+from bench.records import OK, Record, address, metric_of, score_of
 from bench.reference import Reference
 from bench.report.evidence import Evidence
 from bench.report.findings import dataset_title, model_title
@@ -34,8 +35,8 @@ def own_table(evidence: Evidence, reference: Reference) -> Table:
         ("Dataset", "Method", "Settings", "Splits", "yours (n)", "reference (n)", "paper"),
         tuple(rows),
         (
-            "Test accuracy in %, mean ± sample standard deviation (n trials). The reference has the same configuration "
-            "and splits, and no cap on epochs where it has such trials.",
+            "Test accuracy, or the metric named beside the dataset, in %: mean ± sample standard deviation (n trials). "
+            "The reference has the same configuration and splits, and no cap on epochs where it has such trials.",
         ),
     )
 
@@ -44,7 +45,7 @@ def _row(records: Sequence[Record], settings: str, mode: str, reference: Referen
     first = records[0]
     plain = not first["labels"].get("set")
     return (
-        entry(dataset_title(first["dataset"])),
+        entry(_title(first)),
         entry(model_title(first["model"])),
         entry(settings),
         entry(mode),
@@ -54,7 +55,12 @@ def _row(records: Sequence[Record], settings: str, mode: str, reference: Referen
     )
 
 
+def _title(record: Record) -> str:
+    title, metric = dataset_title(record["dataset"]), metric_of(record)
+    return title if metric == ACCURACY else f"{title} ({find_metric(metric).title})"
+
+
 def _accuracies(records: Sequence[Record]) -> Entry:
-    values = [100 * record["metrics"]["test"]["accuracy"] for record in records]
+    values = [score_of(record, "test") for record in records]
     text = f"{mean_and_spread(values)} ({len(values)})" if values else ""
     return Entry(text, tuple(map(address, records)))

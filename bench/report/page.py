@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.records import Record, address, machine_of, memory_used
+from bench.records import Record, address, machine_of, memory_used, score_of
 from bench.report.drawing import Drawing
 from bench.report.table import Entry, Table
 from bench.text import settings_as_typed
@@ -119,5 +119,4 @@ def _row(record: Record) -> list[str]:
 
 
 def _percent(record: Record, part: str) -> str:
-    metrics = record["metrics"].get(part)
-    return f"{100 * metrics['accuracy']:.2f}" if metrics else ""
+    return f"{score_of(record, part):.2f}" if record["metrics"].get(part) else ""

@@ -55,7 +55,8 @@ def _problem(record: Record, predictions: Predictions, graphs: Graphs) -> tuple[
     """What is wrong with its accuracies, if anything, and whether labels were there to say so."""
     found = {"test": predictions.test, "val": predictions.val}
     graph = graphs.find(record)
-    split = graph and draw_split(record["split"]["rule"], graph.labels, graph.num_classes, record["split"]["seed"])
+    rule, seed = record["split"]["rule"], record["split"]["seed"]
+    split = graph and draw_split(rule, graph.labels, graph.num_classes, seed, graph.masks)
     exact = split is not None
     for part, metrics in record["metrics"].items():  # a tuning trial has no test part
         stated, predicted = metrics["accuracy"], found[part]

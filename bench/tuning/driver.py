@@ -22,6 +22,7 @@ from bench.records import (
     UNSUPPORTED,
     Record,
     preparation_seconds,
+    score_of,
     wall_seconds,
 )
 from bench.tuning.choosing import outcomes
@@ -136,7 +137,7 @@ class Driver:
             else:
                 judge.complete()
         if status == OK:
-            accuracy = float(record["metrics"]["val"]["accuracy"])
+            accuracy = score_of(record, "val") / 100
             self._tell(asked, OK, record["key"], seconds, accuracy, training_cost(record), note)
         else:
             self._tell(asked, status, record["key"], seconds, note=note, reason=record.get("reason", ""))

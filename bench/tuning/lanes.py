@@ -67,6 +67,6 @@ def seen_share(winner: Winner, cell: Cell, stored: Stored) -> float:
     graph, found = stored.graph, winner.found
     if found["data"] != graph.fingerprint:
         return 0.0
-    tuned = draw_split(found["split"], graph.labels, graph.num_classes, found["seed"])
-    tested = draw_split(cell.split_rule, graph.labels, graph.num_classes, cell.split_seed).test
+    tuned = draw_split(found["split"], graph.labels, graph.num_classes, found["seed"], graph.masks)
+    tested = draw_split(cell.split_rule, graph.labels, graph.num_classes, cell.split_seed, graph.masks).test
     return float(np.isin(tested, np.concatenate([tuned.train, tuned.val])).mean())

@@ -12,8 +12,9 @@ from bench.data.graph import UNKNOWN_LABEL
 from bench.data.splits import sealed_nodes, tuning_rule
 from bench.data.store import Stored
 from bench.errors import UserError
+from bench.metrics import ACCURACY
 from bench.model import Model
-from bench.plan import Cell
+from bench.plan import Cell, config_on
 from bench.settings import AUTHOR_LANE, Resolved, resolve_settings
 from bench.space import Space, admits
 from bench.text import nearest
@@ -100,7 +101,7 @@ class Search:
             self.model.revision,
             self.dataset.name,
             self.data,
-            resolved.values,
+            config_on(self.dataset, resolved),
             rule,
             self.seed,
             self.seed,
@@ -121,12 +122,13 @@ class Search:
             "sampler": self.sampler,
             "objective": ",".join(self.objective),
             "seed": self.seed,
+            **({"metric": self.dataset.metric} if self.dataset.metric != ACCURACY else {}),
             **({"machine": self.machine} if self.machine else {}),
         }
 
 
 def sealed_away(stored: Stored) -> Stored:
-    """The graph without the labels of its sealed fifth, which are read with the others and dropped here."""
+    """The graph without the labels of its sealed nodes, which are read with the others and dropped here."""
     labels = stored.graph.labels.copy()
-    labels[sealed_nodes(len(labels))] = UNKNOWN_LABEL
+    labels[sealed_nodes(len(labels), stored.graph.masks)] = UNKNOWN_LABEL
     return replace(stored, graph=stored.graph.with_labels(labels))

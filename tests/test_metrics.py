@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.scoring import score
+from bench.errors import UserError
+from bench.metrics import find_metric, score
 
 
 def test_values_worked_out_by_hand() -> None:
@@ -34,3 +35,20 @@ def test_renaming_the_classes_changes_nothing(pairs: list[tuple[int, int]], name
     truth, predicted = np.array(pairs).T
     renamed = np.array(names)
     assert score(renamed[truth], renamed[predicted]) == pytest.approx(score(truth, predicted))
+
+
+def test_roc_auc_counts_the_pairs_that_are_in_order() -> None:
+    """Of 2 x 3 pairs (first class, second class), five have the second class higher and one is a tie."""
+    truth, margins = np.array([0, 0, 1, 1, 1]), np.array([-2.0, 0.5, 0.5, 1.0, 3.0])
+    result = score(truth, (margins > 0).astype(int), margins)
+    assert result["roc_auc"] == pytest.approx((5 + 0.5) / 6)
+    assert score(truth, truth, -margins)["roc_auc"] == pytest.approx(1 - 5.5 / 6)
+    assert "roc_auc" not in score(truth, truth)  # classes alone do not tell
+
+
+def test_a_metric_is_refused_where_it_does_not_suit_the_labels() -> None:
+    assert find_metric("roc_auc", 2).needs_scores
+    with pytest.raises(UserError, match="the metric roc_auc is for 2 classes and the labels have 3"):
+        find_metric("roc_auc", 3)
+    with pytest.raises(UserError, match="there is no metric 'auroc'"):
+        find_metric("auroc")
