@@ -5,11 +5,11 @@ ICLR 2019.
 Settings: those of the authors' TensorFlow code for Pubmed and for CS, which they call MS-Academic (teleport 0.2 there).
 They were found with 20 labels per class on the largest connected component, not on 60/20/20 splits of the whole graph.
 Nothing is published for the other graphs. Their defaults are the authors' network on features as they are, with a
-smaller weight penalty: row-normalised bags of words with hundreds of words per node are so small that it cannot learn
-under the authors' penalty, which suits the few words of a citation graph's nodes. The teleport probability of 0.2 was
-the best of six by validation accuracy on Photo's sealed split (one trial each, in the ledger): 0.1, 256 units (also at
-half the learning rate), dropout 0.3 and a smaller penalty came after it. About a fifth of each fresh test set on Photo
-are validation nodes of this choice: a small bias among six candidates.
+smaller weight penalty: row-normalised bags of words with hundreds of words per node are too small to be learnt from
+under the authors' penalty, which suits the few words of a citation graph's nodes. Teleport 0.2 was the best of six by
+validation accuracy on Photo's sealed split (one trial each, in the ledger); after it came 0.1, 256 units (also at half
+the learning rate), dropout 0.3 and a smaller penalty. About a fifth of each fresh test set on Photo are validation
+nodes of this choice: a small bias among six candidates.
 
 Where this knowingly differs from the official code:
   * The whole graph is used, not its largest connected component.
@@ -24,24 +24,18 @@ Full batch; inference is one forward pass over the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-import numba
-import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
-from models.kernels.dropout import _hash
-from models.kernels.features import _DENSE_FROM, FeatureMatrix
-from models.kernels.propagation import SparseOperator, add_row, normalized_adjacency
-
-_FLOOR = 60_000_000  # bytes: threads, allocator, compiled code
+from models.kernels.diffusion import DroppedAdjacency, PowerIteration, Product
+from models.kernels.full_batch import FeaturesAndAdjacency, estimate_memory, glorot, linear
+from models.kernels.propagation import SparseOperator
 
 
 @dataclass(frozen=True)
@@ -83,14 +77,6 @@ _AUTHORS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The feature matrix and the normalised adjacency, ready for products."""
-
-    features: FeatureMatrix
-    adjacency: SparseOperator
-
-
 class APPNP(Model):
     """Z ← (1 - α) Â Z + α H, from H = ReLU(X W1) W2, for K steps."""
 
@@ -113,31 +99,22 @@ class APPNP(Model):
         }
     }
 
-    def __init__(self, graph: Graph, prepared: Prepared, config: APPNPConfig) -> None:
+    def __init__(self, graph: Graph, prepared: FeaturesAndAdjacency, config: APPNPConfig) -> None:
         super().__init__(graph, prepared, config)
         self.features, self.adjacency = prepared.features, prepared.adjacency
         self.first = nn.Linear(graph.num_features, config.hidden, bias=False)
         self.second = nn.Linear(config.hidden, graph.num_classes, bias=False)
         self.dropout = nn.Dropout(config.dropout)
         for layer in (self.first, self.second):
-            nn.init.xavier_uniform_(layer.weight)
+            glorot(layer)
 
     @classmethod
-    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
-        return Prepared(
-            FeatureMatrix.of(graph, row_normalize=config.normalize_features),
-            SparseOperator(normalized_adjacency(graph), symmetric=True),
-        )
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> FeaturesAndAdjacency:
+        return FeaturesAndAdjacency.of(graph, row_normalize=config.normalize_features)
 
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
-        nodes, width = graph.num_nodes, graph.num_features
-        stored = graph.features.nnz if sp.issparse(graph.features) else nodes * width
-        sparse = stored < _DENSE_FROM * nodes * width
-        features = 50 * stored if sparse else 8 * nodes * width  # as they are and with dropout; if sparse, transposed
-        activations = 4 * nodes * (6 * config.hidden + 8 * graph.num_classes)
-        weights = 32 * config.hidden * (width + graph.num_classes)  # with gradients, moments and the best state
-        return _FLOOR + features + 24 * (graph.num_entries + nodes) + activations + weights
+        return estimate_memory(graph, config.hidden, per_node=6 * config.hidden + 8 * graph.num_classes)
 
     def param_groups(self) -> list[dict[str, Any]]:
         if not self.config.decay_first_only:
@@ -153,7 +130,7 @@ class APPNP(Model):
     def logits(self) -> Tensor:
         """Class scores of all nodes."""
         features = self.features.to(self.device).dropped(self.config.dropout if self.training else 0.0)
-        hidden = torch.relu(features @ self.first.weight.T.contiguous())
+        hidden = torch.relu(linear(features, self.first))
         result: Tensor = PowerIteration.apply(self.second(self.dropout(hidden)), self._steps(), self.config.alpha)
         return result
 
@@ -169,93 +146,4 @@ class APPNP(Model):
         return [whole.dropped(rate) for _ in range(steps)]
 
     def choices(self) -> dict[str, str]:
-        return {"features": "dense" if isinstance(self.features.matrix, Tensor) else "sparse"}
-
-
-# -- propagation ------------------------------------------------------------------------------------------------------
-
-
-class Product(Protocol):
-    """A square sparse matrix that multiplies a dense tensor, outside autograd."""
-
-    def product(self, dense: Tensor, transpose: bool = False) -> Tensor: ...
-
-
-class PowerIteration(torch.autograd.Function):
-    """Z ← (1 - α) A_k Z + α H for each step's matrix A_k, from Z = H.
-
-    It is linear in H, so the backward pass needs the transposed matrices and no intermediate result.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, steps: Sequence[Product], alpha: float) -> Tensor:
-        ctx.steps, ctx.alpha = steps, alpha
-        spread = local
-        for step in steps:
-            spread = step.product(spread).mul_(1.0 - alpha).add_(local, alpha=alpha)
-        return spread
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        total = torch.zeros_like(gradient)
-        for step in reversed(ctx.steps):
-            total.add_(gradient, alpha=ctx.alpha)
-            gradient = step.product(gradient, transpose=True).mul_(1.0 - ctx.alpha)
-        return total.add_(gradient), None, None
-
-
-class DroppedAdjacency:
-    """A symmetric matrix with every stored entry dropped at a rate and the rest scaled up; for the processor.
-
-    An entry's fate is a hash of its row, its column and the seed: no mask is stored, and the transposed product finds
-    the same one. `SparseOperator.dropped` is the same with a stored mask.
-    """
-
-    def __init__(self, matrix: sp.csr_array, rate: float, seed: int) -> None:
-        self.matrix, self.rate, self.seed = matrix, rate, seed
-
-    def product(self, dense: Tensor, transpose: bool = False) -> Tensor:
-        source = dense.detach().contiguous().numpy()
-        out = np.empty((self.matrix.shape[0], source.shape[1]), dtype=np.float32)
-        matrix = self.matrix
-        _dropped_product(matrix.indptr, matrix.indices, matrix.data, source, self.rate, self.seed, transpose, out)
-        return torch.from_numpy(out)
-
-
-@numba.njit(cache=True, nogil=True, inline="never")
-def _kept_weights(
-    row: np.uint32,
-    columns: np.ndarray,
-    weights: np.ndarray,
-    threshold: np.uint32,
-    scale: np.float32,
-    seed: np.uint32,
-    transpose: bool,
-    out: np.ndarray,
-) -> None:
-    """What is left of one row's entries; `transpose`: of the entries (column, row) instead of (row, column)."""
-    of_row = _hash(row, seed)
-    for at in range(columns.shape[0]):
-        column = np.uint32(columns[at])
-        fate = _hash(row, _hash(column, seed)) if transpose else _hash(column, of_row)
-        out[at] = weights[at] * scale if fate >= threshold else np.float32(0.0)
-
-
-@numba.njit(cache=True, parallel=True, nogil=True)
-def _dropped_product(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    dense: np.ndarray,
-    rate: float,
-    seed: int,
-    transpose: bool,
-    out: np.ndarray,
-) -> None:
-    threshold, scale = np.uint32(rate * 2.0**32), np.float32(1.0 / (1.0 - rate))
-    for row in numba.prange(len(indptr) - 1):
-        columns, weights = indices[indptr[row] : indptr[row + 1]], data[indptr[row] : indptr[row + 1]]
-        kept = np.empty(len(columns), dtype=np.float32)
-        _kept_weights(np.uint32(row), columns, weights, threshold, scale, np.uint32(seed), transpose, kept)
-        out[row] = 0.0
-        add_row(columns, kept, dense, out[row])
+        return {"features": self.features.storage}

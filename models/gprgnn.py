@@ -21,17 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
-from models.kernels.features import _DENSE_FROM, FeatureMatrix
-from models.kernels.propagation import SparseOperator, normalized_adjacency
-
-_FLOOR = 60_000_000  # bytes: threads, allocator, compiled code
+from models.kernels.diffusion import Polynomial
+from models.kernels.full_batch import FeaturesAndAdjacency, estimate_memory, linear
 
 
 @dataclass(frozen=True)
@@ -81,14 +78,6 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The feature matrix and the normalised adjacency, ready for products."""
-
-    features: FeatureMatrix
-    adjacency: SparseOperator
-
-
 class GPRGNN(Model):
     """Σ γ_k Â^k H over k = 0..K, with H = ReLU(X W1 + b1) W2 + b2 and γ learnt."""
 
@@ -114,7 +103,7 @@ class GPRGNN(Model):
         }
     }
 
-    def __init__(self, graph: Graph, prepared: Prepared, config: GPRGNNConfig) -> None:
+    def __init__(self, graph: Graph, prepared: FeaturesAndAdjacency, config: GPRGNNConfig) -> None:
         super().__init__(graph, prepared, config)
         self.features, self.adjacency = prepared.features, prepared.adjacency
         self.first = nn.Linear(graph.num_features, config.hidden)  # initialised by torch, as in the official code
@@ -124,21 +113,12 @@ class GPRGNN(Model):
         self.propagation_dropout = nn.Dropout(config.propagation_dropout)
 
     @classmethod
-    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
-        return Prepared(
-            FeatureMatrix.of(graph, row_normalize=config.normalize_features),
-            SparseOperator(normalized_adjacency(graph), symmetric=True),
-        )
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> FeaturesAndAdjacency:
+        return FeaturesAndAdjacency.of(graph, row_normalize=config.normalize_features)
 
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
-        nodes, width = graph.num_nodes, graph.num_features
-        stored = graph.features.nnz if sp.issparse(graph.features) else nodes * width
-        sparse = stored < _DENSE_FROM * nodes * width
-        features = 50 * stored if sparse else 8 * nodes * width  # as they are and with dropout; if sparse, transposed
-        activations = 4 * nodes * (6 * config.hidden + 8 * graph.num_classes)
-        weights = 32 * config.hidden * (width + graph.num_classes)  # with gradients, moments and the best state
-        return _FLOOR + features + 24 * (graph.num_entries + nodes) + activations + weights
+        return estimate_memory(graph, config.hidden, per_node=6 * config.hidden + 8 * graph.num_classes)
 
     def param_groups(self) -> list[dict[str, Any]]:
         network = [*self.first.parameters(), *self.second.parameters()]
@@ -153,13 +133,13 @@ class GPRGNN(Model):
     def logits(self) -> Tensor:
         """Class scores of all nodes."""
         features = self.features.to(self.device).dropped(self.config.dropout if self.training else 0.0)
-        hidden = torch.relu(features @ self.first.weight.T.contiguous() + self.first.bias)
+        hidden = torch.relu(linear(features, self.first))
         local = self.propagation_dropout(self.second(self.dropout(hidden)))
         result: Tensor = Polynomial.apply(local, self.gamma, self.adjacency)
         return result
 
     def choices(self) -> dict[str, str]:
-        return {"features": "dense" if isinstance(self.features.matrix, Tensor) else "sparse"}
+        return {"features": self.features.storage}
 
 
 def initial_gamma(config: GPRGNNConfig) -> Tensor:
@@ -174,31 +154,3 @@ def initial_gamma(config: GPRGNNConfig) -> Tensor:
         gamma = alpha**powers if config.initialisation == "NPPR" else 2.0 * torch.rand(config.steps + 1).double() - 1.0
         gamma = gamma / gamma.abs().sum()
     return gamma.float()
-
-
-class Polynomial(torch.autograd.Function):
-    """Σ γ_k A^k H for a symmetric matrix A.
-
-    The gradient of γ_k is <A^k G, H> and that of H is Σ γ_k A^k G, so the backward pass is the forward one with the
-    output's gradient G in H's place: it needs H, and none of the powers that the forward pass went through.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, local: Tensor, gamma: Tensor, adjacency: SparseOperator) -> Tensor:
-        ctx.adjacency = adjacency
-        ctx.save_for_backward(local, gamma)
-        total, power = torch.zeros_like(local), local
-        for at, weight in enumerate(gamma.tolist()):
-            power = adjacency.product(power) if at else power
-            total.add_(power, alpha=weight)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        local, gamma = ctx.saved_tensors
-        total, power, overlaps = torch.zeros_like(local), gradient, []
-        for at, weight in enumerate(gamma.tolist()):
-            power = ctx.adjacency.product(power) if at else power
-            total.add_(power, alpha=weight)
-            overlaps.append((power * local).sum())
-        return total, torch.stack(overlaps), None

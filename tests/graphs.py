@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,6 +12,8 @@ import numba
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from bench.data.graph import UNKNOWN_LABEL, Graph, Split, graph_fingerprint
 
@@ -132,3 +135,17 @@ def dense_laplacian(graph: Graph) -> np.ndarray:
     adjacency = dense_adjacency(graph)
     roots = np.sqrt(np.maximum(adjacency.sum(axis=1), 1.0))
     return np.eye(graph.num_nodes) - adjacency / np.outer(roots, roots)
+
+
+def read_mask(graph: Graph) -> Tensor:
+    """Whom each node reads, as a mask: its neighbours and itself."""
+    return torch.from_numpy(dense_adjacency(graph) + np.eye(graph.num_nodes)) > 0
+
+
+def dense_attention(graph: Graph, values: Tensor, reader: Tensor, read: Tensor, keep: Tensor | None = None) -> Tensor:
+    """GAT's Σ_j coefficient (times `keep`) · value_j, head by head, by a masked softmax over whole rows."""
+    scores = functional.leaky_relu(reader.T.unsqueeze(2) + read.T.unsqueeze(1), 0.2)
+    weights = torch.softmax(scores.masked_fill(~read_mask(graph), -math.inf), dim=2)
+    weights = weights if keep is None else weights * keep
+    by_head = values.view(len(values), reader.shape[1], -1).transpose(0, 1)
+    return (weights @ by_head).transpose(0, 1).flatten(1)

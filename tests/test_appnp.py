@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 import torch
-from graphs import dense_adjacency, dense_features, dense_normalized, path_graph, random_graph, random_split
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from graphs import dense_features, dense_normalized, random_graph, random_split
 from torch import Tensor
 from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from bench.settings import check_values, resolve_settings
-from models.appnp import APPNP, APPNPConfig, DroppedAdjacency, PowerIteration
-from models.kernels.propagation import SparseOperator, normalized_adjacency
+from models.appnp import APPNP, APPNPConfig
+from models.kernels.diffusion import PowerIteration, plain_power_iteration
 
 
 def build(graph: Graph, seed: int = 0, **chosen: Any) -> APPNP:
@@ -35,17 +32,6 @@ def local_predictions(graph: Graph, model: APPNP, first: Tensor, second: Tensor)
     return (features @ first.T).clamp(min=0) @ second.T
 
 
-def iterate(local: Tensor, matrices: list[Tensor], alpha: float) -> Tensor:
-    spread = local
-    for matrix in matrices:
-        spread = (1 - alpha) * (matrix @ spread) + alpha * local
-    return spread
-
-
-def as_dense(step: DroppedAdjacency | SparseOperator, size: int) -> Tensor:
-    return step.product(torch.eye(size)).double()
-
-
 # -- the network ------------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +43,7 @@ def test_forward_and_gradients_are_the_dense_formula(sparse: bool, steps: int, a
     weights = [parameter.detach().double().requires_grad_() for parameter in (model.first.weight, model.second.weight)]
     nodes = torch.randperm(60)[:30]
     matrix = torch.from_numpy(dense_normalized(graph))
-    expected = iterate(local_predictions(graph, model, *weights), [matrix] * steps, alpha)[nodes]
+    expected = plain_power_iteration(local_predictions(graph, model, *weights), [matrix] * steps, alpha)[nodes]
     for mode in (model.eval(), model.train()):
         torch.testing.assert_close(mode(nodes).double(), expected, rtol=1e-4, atol=1e-5)
     functional.cross_entropy(expected, model.labels[nodes]).backward()
@@ -65,22 +51,6 @@ def test_forward_and_gradients_are_the_dense_formula(sparse: bool, steps: int, a
     for ours, theirs in zip((model.first.weight, model.second.weight), weights, strict=True):
         assert ours.grad is not None and theirs.grad is not None
         torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-3, atol=1e-6)
-
-
-def test_one_step_on_a_path_by_hand() -> None:
-    # degrees with loops are 2, 3, 2; a quarter of each node's own prediction stays
-    steps = [SparseOperator(normalized_adjacency(path_graph()), symmetric=True)]
-    result = PowerIteration.apply(torch.tensor([[1.0], [0.0], [2.0]]), steps, 0.25)
-    edge = 0.75 / np.sqrt(6)
-    np.testing.assert_allclose(result.ravel(), [0.375 + 0.25, 3 * edge, 0.75 + 0.5], rtol=1e-6)
-
-
-def test_many_steps_reach_personalised_pagerank() -> None:
-    graph = random_graph()
-    local, alpha = torch.randn(60, 4), 0.2
-    result = PowerIteration.apply(local, [SparseOperator(normalized_adjacency(graph), symmetric=True)] * 120, alpha)
-    expected = alpha * np.linalg.solve(np.eye(60) - (1 - alpha) * dense_normalized(graph), local.double().numpy())
-    np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
 
 
 def test_alpha_one_leaves_the_network_alone() -> None:
@@ -101,59 +71,15 @@ def test_glorot_weights_and_no_biases() -> None:
 # -- dropout on the adjacency -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
-@given(rate=st.floats(0.01, 0.95), seed=st.integers(0, 2**32 - 1))
-def test_every_entry_is_dropped_or_scaled_and_the_transpose_agrees(rate: float, seed: int) -> None:
-    graph = random_graph()
-    step = DroppedAdjacency(normalized_adjacency(graph), rate, seed)
-    matrix, whole = as_dense(step, 60), torch.from_numpy(dense_normalized(graph))
-    kept = matrix != 0
-    torch.testing.assert_close(matrix[kept], whole[kept] / (1 - rate), rtol=1e-5, atol=1e-7)
-    assert torch.equal(step.product(torch.eye(60), transpose=True).double(), matrix.T)
-
-
-@pytest.mark.parametrize("rate", [0.2, 0.5])
-def test_entries_are_dropped_independently(rate: float) -> None:
-    graph = random_graph(num_nodes=83)
-    seen = torch.from_numpy(dense_adjacency(graph)) > 0
-    masks = torch.stack(
-        [as_dense(DroppedAdjacency(normalized_adjacency(graph), rate, seed), 83) > 0 for seed in range(400)]
-    ).double()
-    deviation = (rate * (1 - rate)) ** 0.5
-    shares = masks[:, seen].mean(dim=0)
-    assert abs(shares.mean() - (1 - rate)) < 5 * deviation / (400 * len(shares)) ** 0.5
-    assert shares.std() == pytest.approx(deviation / 400**0.5, rel=0.15)  # as for independent draws
-    centred = masks - (1 - rate)
-    off_diagonal = seen & ~torch.eye(83, dtype=torch.bool)
-    products = (centred * centred.transpose(1, 2))[:, off_diagonal]  # an edge and its reverse
-    assert abs(products.mean()) < 5 * deviation**2 / (products.numel() / 2) ** 0.5
-    following = (centred[1:] * centred[:-1])[:, seen]  # neighbouring seeds
-    assert abs(following.mean()) < 5 * deviation**2 / following.numel() ** 0.5
-
-
 def test_every_step_has_a_mask_of_its_own() -> None:
     model = build(random_graph(), steps=5, adjacency_dropout=0.5).train()
-    first, again = ([as_dense(step, 60) for step in model._steps()] for _ in range(2))
+    first, again = ([step.product(torch.eye(60)) for step in model._steps()] for _ in range(2))
     matrices = first + again
     assert all(not torch.equal(a, b) for at, a in enumerate(matrices) for b in matrices[:at])
-    assert all(torch.equal(as_dense(step, 60), as_dense(model.adjacency, 60)) for step in model.eval()._steps())
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_dropped_propagation_and_its_gradient_are_dense(fused: bool) -> None:
-    matrix = normalized_adjacency(random_graph())
-    torch.manual_seed(1)
-    steps: list[Any] = [
-        DroppedAdjacency(matrix, 0.4, seed) if fused else SparseOperator(matrix).dropped(0.4) for seed in range(6)
-    ]
-    local, slope = torch.randn(60, 4, requires_grad=True), torch.randn(60, 4)
-    twin = local.detach().double().requires_grad_()
-    result, expected = PowerIteration.apply(local, steps, 0.1), iterate(twin, [as_dense(s, 60) for s in steps], 0.1)
-    (result * slope).sum().backward()
-    (expected * slope).sum().backward()
-    assert local.grad is not None and twin.grad is not None
-    torch.testing.assert_close(result.double(), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(local.grad.double(), twin.grad, rtol=1e-4, atol=1e-5)
+    assert all(
+        torch.equal(step.product(torch.eye(60)), model.adjacency.product(torch.eye(60)))
+        for step in model.eval()._steps()
+    )
 
 
 def test_training_and_evaluation_agree_in_expectation() -> None:
@@ -168,17 +94,6 @@ def test_training_and_evaluation_agree_in_expectation() -> None:
     error = draws.std(dim=0) / np.sqrt(len(draws))
     assert ((draws.mean(dim=0) - expected).abs() <= 5 * error).all()
     assert float(draws.mean()) == pytest.approx(float(expected.mean()), rel=0.05)
-
-
-@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS == 1, reason="needs a second thread")
-def test_the_number_of_threads_changes_nothing() -> None:
-    step = DroppedAdjacency(normalized_adjacency(random_graph()), 0.5, 3)
-    before, results = numba.get_num_threads(), []
-    for threads in (1, numba.config.NUMBA_NUM_THREADS):
-        numba.set_num_threads(threads)
-        results.append(as_dense(step, 60))
-    numba.set_num_threads(before)
-    assert all(torch.equal(result, results[0]) for result in results)
 
 
 # -- the other dropouts -----------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import ISOLATED, dense_features, dense_normalized, path_graph, random_graph, random_split
-from hypothesis import given, settings
+from graphs import ISOLATED, dense_features, dense_normalized, random_graph, random_split
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -18,8 +18,7 @@ from bench.prepared import PrepareCache
 from bench.settings import resolve_settings
 from bench.train import train
 from models.appnp import APPNP, APPNPConfig
-from models.gprgnn import GPRGNN, GPRGNNConfig, Polynomial, initial_gamma
-from models.kernels.propagation import SparseOperator, normalized_adjacency
+from models.gprgnn import GPRGNN, GPRGNNConfig, initial_gamma
 
 
 def build(graph: Graph, seed: int = 0, **chosen: Any) -> GPRGNN:
@@ -60,33 +59,6 @@ def test_forward_and_gradients_are_the_dense_formula(sparse: bool, steps: int, n
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(parameter.grad.double(), leaves[name].grad, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_the_polynomial_of_a_path_by_hand() -> None:
-    operator = SparseOperator(normalized_adjacency(path_graph()), symmetric=True)
-    result = Polynomial.apply(torch.tensor([[1.0], [0.0], [0.0]]), torch.tensor([2.0, -1.0, 6.0]), operator)
-    edge = 1 / np.sqrt(6)
-    first, second = np.array([1 / 2, edge, 0]), np.array([1 / 4 + 1 / 6, edge / 2 + edge / 3, 1 / 6])
-    np.testing.assert_allclose(result.ravel(), [2, 0, 0] - first + 6 * second, rtol=1e-5)
-
-
-@settings(max_examples=15)
-@given(st.integers(0, 1000), st.integers(0, 6), st.integers(1, 5))
-def test_the_polynomial_and_its_gradients_are_dense_autograd(seed: int, steps: int, width: int) -> None:
-    graph = random_graph(seed % 3)
-    generator = torch.Generator().manual_seed(seed)
-    local, slope = (torch.randn((60, width), generator=generator) for _ in range(2))
-    gamma = torch.randn(steps + 1, generator=generator)
-    local.requires_grad_(), gamma.requires_grad_()
-    twins = [part.detach().double().requires_grad_() for part in (local, gamma)]
-    matrix = torch.from_numpy(dense_normalized(graph))
-    result = Polynomial.apply(local, gamma, SparseOperator(normalized_adjacency(graph), symmetric=True))
-    expected = sum(twins[1][k] * (torch.linalg.matrix_power(matrix, k) @ twins[0]) for k in range(steps + 1))
-    (result * slope).sum().backward()
-    (expected * slope).sum().backward()
-    for ours, theirs in zip((local, gamma), twins, strict=True):
-        assert ours.grad is not None and theirs.grad is not None
-        torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-4, atol=1e-4)
 
 
 # -- γ ----------------------------------------------------------------------------------------------------------------

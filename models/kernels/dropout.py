@@ -30,6 +30,11 @@ def add_dropped(residual: Tensor, branch: Tensor, rate: float) -> Tensor:
     return fused
 
 
+def dropped(values: Tensor, rate: float) -> Tensor:
+    """Dropout whose backward pass needs no stored mask; pass rate 0 outside training."""
+    return values if rate == 0.0 else add_dropped(values.new_zeros(()).expand_as(values), values, rate)
+
+
 class _AddDropped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, residual: Tensor, branch: Tensor, rate: float, seed: int) -> Tensor:

@@ -52,6 +52,7 @@ class Edges:
     def __init__(self, indptr: np.ndarray, indices: np.ndarray) -> None:
         self.indptr, self.indices = indptr, indices
         self._operators: dict[torch.device, Operators] = {}
+        self._ends: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @classmethod
     def of(cls, graph: Graph, self_loops: bool = False) -> Edges:
@@ -68,6 +69,14 @@ class Edges:
     @property
     def num_nodes(self) -> int:
         return len(self.indptr) - 1
+
+    def ends(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Of every edge its target, the node that reads, and its source, the node that is read."""
+        if device not in self._ends:
+            degrees = torch.from_numpy(np.diff(self.indptr).astype(np.int64))
+            target, source = torch.repeat_interleave(degrees), as_tensor(self.indices).long()
+            self._ends[device] = target.to(device), source.to(device)
+        return self._ends[device]
 
     def operators(self, device: torch.device) -> Operators:
         """What computes there."""
@@ -121,9 +130,7 @@ class PlainOperators:
     name = "torch"
 
     def __init__(self, edges: Edges, device: torch.device) -> None:
-        self.source = as_tensor(edges.indices).long().to(device)
-        degrees = torch.from_numpy(np.diff(edges.indptr).astype(np.int64))
-        self.target = torch.repeat_interleave(degrees).to(device)
+        self.target, self.source = edges.ends(device)
 
     def _parts(self) -> Iterator[slice]:
         for first in range(0, len(self.source), _EDGES_AT_ONCE):

@@ -9,17 +9,17 @@ from torch import Tensor
 
 from bench.data.graph import Graph
 from bench.prepared import as_tensor
-from models.kernels.dropout import add_dropped
+from models.kernels.dropout import dropped
 from models.kernels.propagation import SparseOperator
 
-_DENSE_FROM = 1 / 8  # share of entries from which the dense product is the faster one, eight times as fast per entry
+DENSE_FROM = 1 / 8  # share of entries from which the dense product is the faster one, eight times as fast per entry
 
 
 class FeatureMatrix:
     """N x d features that multiply a d x h tensor; gradients go to that tensor, never to the features."""
 
     def __init__(self, features: np.ndarray | sp.csr_array) -> None:
-        if sp.issparse(features) and features.nnz >= _DENSE_FROM * np.prod(features.shape, dtype=float):
+        if sp.issparse(features) and features.nnz >= DENSE_FROM * np.prod(features.shape, dtype=float):
             features = features.toarray()
         self.shape: tuple[int, int] = features.shape
         self.matrix: SparseOperator | Tensor = (
@@ -31,6 +31,11 @@ class FeatureMatrix:
         """The graph's features; with `row_normalize`, each row sums to 1."""
         return cls(row_normalized(graph.features) if row_normalize else graph.features)
 
+    @property
+    def storage(self) -> str:
+        """What it chose, for a model's `choices`."""
+        return "dense" if isinstance(self.matrix, Tensor) else "sparse"
+
     def dropped(self, rate: float) -> FeatureMatrix:
         """With dropout on the stored entries; pass rate 0 outside training."""
         if rate == 0.0:
@@ -40,7 +45,7 @@ class FeatureMatrix:
         if isinstance(self.matrix, SparseOperator):
             other.matrix = self.matrix.dropped(rate)
         else:
-            other.matrix = add_dropped(torch.zeros((), device=self.matrix.device).expand(self.shape), self.matrix, rate)
+            other.matrix = dropped(self.matrix, rate)
         return other
 
     def to(self, device: torch.device) -> FeatureMatrix:
