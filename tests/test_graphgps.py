@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models import graphgps, graphormer
+from models import graphgps
 from models.graphgps import (
     Attention,
     FrequencyEncoder,
@@ -27,6 +27,7 @@ from models.graphgps import (
     Performer,
     return_probabilities,
 )
+from models.kernels import biased_attention
 from models.kernels.propagation import SparseOperator, normalized_adjacency
 
 
@@ -126,8 +127,8 @@ def dense_attention(x: Tensor, packed: Tensor, bias: Tensor, heads: int, keep: T
 
 
 def test_attention_dropout_keeps_the_expectation_and_acts_in_training_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphormer, "_QUERIES", 8)  # so that several tiles are needed
-    monkeypatch.setattr(graphormer, "_KEYS", 9)
+    monkeypatch.setattr(biased_attention, "_QUERIES", 8)  # so that several tiles are needed
+    monkeypatch.setattr(biased_attention, "_KEYS", 9)
     torch.manual_seed(0)
     config = GraphGPSConfig(hidden=12, heads=3, attention="transformer", attention_dropout=0.4, encoding="none")
     attention = with_random_weights(Attention(config))

@@ -18,17 +18,10 @@ from torch.nn import functional
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models import graphormer
-from models.graphormer import (
-    FARTHEST,
-    UNREACHABLE,
-    Graphormer,
-    GraphormerConfig,
-    SpatialBias,
-    chunked_attention,
-    lean_attention,
-    shortest_distances,
-)
+from models.graphormer import Graphormer, GraphormerConfig
+from models.kernels import biased_attention
+from models.kernels.biased_attention import SpatialBias, chunked_attention, lean_attention
+from models.kernels.distances import FARTHEST, UNREACHABLE, plain_distances, shortest_distances
 
 
 def build(graph: Graph, seed: int = 0, **values: Any) -> Graphormer:
@@ -64,6 +57,7 @@ def test_distances_are_those_of_floyd_warshall(num_nodes: int, edges: int, seed:
     expected = floyd_warshall(graph)
     found = shortest_distances(graph, PrepareCache())
     assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, plain_distances(graph))
     np.testing.assert_array_equal(found == UNREACHABLE, np.isinf(expected))
     np.testing.assert_array_equal(found[np.isfinite(expected)], expected[np.isfinite(expected)])
 
@@ -82,6 +76,7 @@ def test_far_away_is_not_unreachable() -> None:
     distances = shortest_distances(graph, PrepareCache())
     for other in (1, 2, 253, 254, 255, 298):
         assert distances[0, other] == distances[other, 0] == min(other, FARTHEST)
+    np.testing.assert_array_equal(distances, plain_distances(graph))
     assert (distances[299, :299] == UNREACHABLE).all() and (distances[:299, 299] == UNREACHABLE).all()
     assert distances[299, 299] == 0
     assert FARTHEST != UNREACHABLE
@@ -150,9 +145,9 @@ SHAPES = [(1, 1), (7, 30), (29, 30), (64, 33)]  # with tiles of 10 x 7: none is 
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphormer, "_QUERIES", 10)
-    monkeypatch.setattr(graphormer, "_KEYS", 7)
-    monkeypatch.setattr(graphormer, "_CHUNK", 400)
+    monkeypatch.setattr(biased_attention, "_QUERIES", 10)
+    monkeypatch.setattr(biased_attention, "_KEYS", 7)
+    monkeypatch.setattr(biased_attention, "_CHUNK", 400)
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -220,14 +215,14 @@ def test_dropout_keeps_its_share_and_is_new_in_every_call(monkeypatch: pytest.Mo
         assert float((a == b).double().mean()) == pytest.approx(0.625, abs=0.03)  # as independent masks agree
     again, other = (dropped_weights(leaves, bias, 0.25, seed) > 0 for seed in (1, 2))
     assert torch.equal(kept, again) and not torch.equal(kept, other)
-    monkeypatch.setattr(graphormer, "_KEYS", 11)
-    monkeypatch.setattr(graphormer, "_QUERIES", 6)
+    monkeypatch.setattr(biased_attention, "_KEYS", 11)
+    monkeypatch.setattr(biased_attention, "_QUERIES", 6)
     assert torch.equal(kept, dropped_weights(leaves, bias, 0.25, seed=1) > 0)  # whatever the tiles
 
 
 def test_no_tile_exceeds_its_buffer_and_none_is_missed() -> None:
     for count, step in ((0, 5), (1, 5), (5, 5), (23, 5)):
-        ranges = graphormer._ranges(count, step)
+        ranges = biased_attention._ranges(count, step)
         assert [node for first, last in ranges for node in range(first, last)] == list(range(count))
         assert all(0 < last - first <= step for first, last in ranges)
 

@@ -16,17 +16,18 @@ from bench.data.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models import nodeformer
-from models.kernels.random_features import EPSILON, orthogonal_directions, softmax_features
-from models.nodeformer import (
-    NodeFormer,
-    NodeFormerConfig,
-    expected_entries,
+from models.kernels import kernelized_attention
+from models.kernels import relations as relation_kernels
+from models.kernels.kernelized_attention import (
     gumbel_weights,
     kernel_attention,
     mean_log_attention,
-    relations,
-    squared,
+    plain_kernel_attention,
+    plain_log_pairs,
 )
+from models.kernels.random_features import EPSILON, orthogonal_directions, softmax_features
+from models.kernels.relations import expected_entries, plain_squared, relations, squared
+from models.nodeformer import NodeFormer, NodeFormerConfig
 
 
 def build(graph: Graph, seed: int = 0, **settings: Any) -> NodeFormer:
@@ -80,15 +81,18 @@ def test_with_many_features_attention_approaches_the_exact_softmax_with_its_temp
     assert float((cold - expected).abs().max()) > 4 * errors[1]
 
 
+@pytest.mark.parametrize("attend", [kernel_attention, plain_kernel_attention])
 @pytest.mark.parametrize("samples", [0, 1, 4])
-def test_attention_and_its_gradients_are_the_dense_formula(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodeformer, "_BLOCK", 7)  # several blocks, the last one shorter
+def test_attention_and_its_gradients_are_the_dense_formula(
+    attend: Any, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernelized_attention, "_BLOCK", 7)  # several blocks, the last one shorter
     torch.manual_seed(0)
     query, key = (torch.rand(25, 2, 5, dtype=torch.float64).requires_grad_() for _ in range(2))
     value = torch.randn(25, 2, 3, dtype=torch.float64, requires_grad=True)
     weights = torch.rand(25, 2, samples, dtype=torch.float64) if samples else None
     direction = torch.randn(25, 2, 3, dtype=torch.float64)
-    found = kernel_attention(query, key, value, weights)
+    found = attend(query, key, value, weights)
     of_found = torch.autograd.grad((found * direction).sum(), (query, key, value))
     kernel = torch.einsum("nhm,ohm->hno", query, key)
     results = []
@@ -149,13 +153,20 @@ def test_a_path_squared_by_hand() -> None:
     assert columns.tolist() == [0, 1, 2, 0, 1, 2, 3, 0, 1, 2, 3, 1, 2, 3]
 
 
+def test_squares_are_scipys() -> None:
+    matrix = relations(random_graph(), 1, PrepareCache())[0].matrix
+    found, expected = (square(matrix.indptr, matrix.indices) for square in (squared, plain_squared))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_the_size_of_a_relation_is_known_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph()
     for order, relation in enumerate(relations(graph, 3, PrepareCache()), start=1):
         assert expected_entries(graph, order) == pytest.approx(relation.matrix.nnz)  # every node is in the sample
-    monkeypatch.setattr(nodeformer, "_SAMPLE", 30)
+    monkeypatch.setattr(relation_kernels, "_SAMPLE", 30)
     assert expected_entries(graph, 2) == pytest.approx(relations(graph, 2, PrepareCache())[1].matrix.nnz, rel=0.3)
-    monkeypatch.setattr(nodeformer, "_MOST_LOOKS", 0)  # one node is looked at in any case
+    monkeypatch.setattr(relation_kernels, "_MOST_LOOKS", 0)  # one node is looked at in any case
     assert expected_entries(graph, 2) >= 60
 
 
@@ -296,8 +307,8 @@ def test_log_attention_on_edges_and_its_gradients(path: str, monkeypatch: pytest
     torch.manual_seed(0)
     query, key = (torch.rand(60, 2, 5).add_(0.01).requires_grad_() for _ in range(2))
     if path == "torch":  # what a GPU would run, in small chunks
-        monkeypatch.setattr(nodeformer, "_EDGES", 50)
-        monkeypatch.setattr(nodeformer, "_on_processor", lambda tensor: False)
+        monkeypatch.setattr(kernelized_attention, "_EDGES", 50)
+        monkeypatch.setattr(kernelized_attention._LogPairs, "apply", plain_log_pairs)
     found = mean_log_attention(query, key, matrix)
     of_found = torch.autograd.grad(found, (query, key))
     exact = [tensor.detach().double().requires_grad_() for tensor in (query, key)]
@@ -337,7 +348,7 @@ def test_the_total_loss_falls_when_attention_on_edges_rises() -> None:
     plain.load_state_dict(model.state_dict())
     plain._random.set_state(state)
     model._random.set_state(state)
-    _, terms = model._run(batch.features, batch.relations)
+    _, terms = model._run(batch.part)
     model._random.set_state(state)
     difference = float((model.loss(batch) - plain.loss(batch)).detach())
     assert difference == pytest.approx(-terms[0].item(), rel=1e-4)
@@ -351,7 +362,7 @@ def test_training_on_the_edge_term_alone_raises_attention_on_edges() -> None:
     batch = batch_of(model, graph)
     seen = []
     for _ in range(40):
-        _, terms = model._run(batch.features, batch.relations)
+        _, terms = model._run(batch.part)
         term = torch.stack(terms).mean()
         seen.append(term.item())
         optimizer.zero_grad()
@@ -432,11 +443,14 @@ def test_an_epoch_of_parts_sees_every_node_once(sparse: bool) -> None:
     torch.manual_seed(3)
     parts = list(model.batches(torch.from_numpy(split.train), training=True))
     assert len(parts) == 5  # 60 / 13, rounded up; all have a labelled node here
-    rows = torch.cat([part.features @ torch.eye(20) for part in parts])
+    rows = torch.cat([batch.part.features @ torch.eye(20) for batch in parts])
     assert len(rows) == 60
-    assert sum(len(part.labelled) for part in parts) == len(split.train)
-    labels = torch.cat([part.labels for part in parts]).sort().values
-    assert torch.equal(labels, torch.from_numpy(graph.labels[split.train]).sort().values)
+    labelled = torch.cat([batch.labelled for batch in parts])
+    assert torch.equal(labelled.sort().values, torch.from_numpy(split.train).sort().values)
+    features = torch.from_numpy(dense_features(graph))
+    for batch in parts:
+        own = (batch.part.features @ torch.eye(20))[batch.places]
+        torch.testing.assert_close(own, features[batch.labelled])
 
 
 def test_a_part_has_the_edges_among_its_nodes_normalised_by_what_is_left() -> None:
@@ -481,7 +495,7 @@ def test_a_part_as_large_as_the_graph_is_the_graph() -> None:
     for size in (0, 60, 100):
         model = build(graph, batch_size=size)
         [part] = model.batches(torch.from_numpy(random_split(graph).train), training=True)
-        assert part.features is model.prepared.features
+        assert part.part is model.prepared
         assert model.choices()["updates"] == "whole graph"
     assert build(graph, batch_size=59).choices()["updates"] == "random parts"
 

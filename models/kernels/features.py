@@ -12,6 +12,7 @@ from bench.prepared import as_tensor
 from models.kernels.dropout import dropped
 from models.kernels.propagation import SparseOperator
 
+_SAMPLE = 1024  # rows by which an estimate judges whether features will be stored as a dense matrix
 DENSE_FROM = 1 / 8  # share of entries from which the dense product is the faster one, eight times as fast per entry
 
 
@@ -68,3 +69,13 @@ def row_normalized(features: np.ndarray | sp.csr_array) -> np.ndarray | sp.csr_a
             shape=features.shape,
         )
     return features * scale[:, None]
+
+
+def copied_bytes(graph: Graph, row_normalize: bool) -> int:
+    """Estimate the bytes of a FeatureMatrix beside what is mapped from a file: copies, a sparse matrix's transpose."""
+    features = graph.features
+    if isinstance(features, np.ndarray):
+        return features.nbytes if row_normalize else 0
+    if isinstance(FeatureMatrix(features[:_SAMPLE]).matrix, Tensor):
+        return 4 * features.shape[0] * features.shape[1]
+    return 32 * features.nnz
