@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
-from bench.plan import Cell
+from bench.cells import Cell
 from bench.records import (
     LOADED,
     OK,
@@ -20,7 +20,7 @@ from bench.records import (
     under_load,
 )
 from bench.sizes import megabytes
-from bench.summary import Context
+from bench.table import Context
 
 CLEAN, DISTURBED = "clean", "under load"
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.prepared import PrepareCache
 from bench.space import Space
 from bench.toml import read_toml

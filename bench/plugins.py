@@ -16,14 +16,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bench.data.canonical import REVISION, RawGraph, canonical_graph
-from bench.data.catalogue import GROUPS, Dataset, datasets
-from bench.data.graph import Graph
-from bench.data.splits import parse_rule
+from bench.datasets.canonical import REVISION, RawGraph, canonical_graph
+from bench.datasets.catalogue import GROUPS, Dataset, datasets
 from bench.errors import BadData, MissingData, UserError
+from bench.graph import Graph
 from bench.metrics import find_metric
 from bench.registry import models_in, scan
 from bench.settings import check_config
+from bench.splits import parse_rule
 
 
 class OwnDataset:
@@ -32,7 +32,7 @@ class OwnDataset:
     name: ClassVar[str] = ""  # how users type it
     title: ClassVar[str] = ""  # how tables print it
     aliases: ClassVar[tuple[str, ...]] = ()
-    split_rule: ClassVar[str] = "uniform-60/20/20"  # "masks" for those that `read` gives; see bench/data/splits.py
+    split_rule: ClassVar[str] = "uniform-60/20/20"  # "masks" for those that `read` gives; see bench/splits.py
     metric: ClassVar[str] = "accuracy"  # or roc_auc, …: what it is judged, stopped and tuned by, see bench/metrics.py
     settings_name: ClassVar[str] = ""  # a dataset whose published settings suit this one, if there is any
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.cells import Cell
 from bench.environment import environment
 from bench.executors import Outcome
-from bench.plan import Cell
 from bench.records import CAP_REACHED
 from bench.reuse import PROTOCOL_REVISION
 

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from bench.cells import Cell, canonical_json
 from bench.environment import ROOT
 from bench.errors import UserError
 from bench.ledger import Ledger
-from bench.plan import Cell, canonical_json
 from bench.records import OK, Record, machine_of, score_of
 from bench.reuse import is_current
 from bench.text import counted

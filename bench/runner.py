@@ -23,25 +23,25 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from bench.cells import Cell
 from bench.claims import Claim, Claims
 from bench.console import say
-from bench.data.graph import UNKNOWN_LABEL, Split
-from bench.data.splits import draw_split, is_scored
-from bench.data.store import Stored
-from bench.devices import capacity_of
+from bench.datasets.store import Stored
 from bench.environment import code_version, processor
 from bench.errors import UserError
 from bench.executors import Event, Executor, Outcome
+from bench.executors.devices import capacity_of
+from bench.graph import UNKNOWN_LABEL, Split
 from bench.ledger import Ledger, check_writable
 from bench.metrics import score
 from bench.model import Model
-from bench.plan import Cell
 from bench.predictions import Predictions, PredictionStore
 from bench.prepared import private_folder
 from bench.recording import make_record
 from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, machine_of, phase_seconds, under_load
 from bench.registry import find_model, is_plugin, source_hash
 from bench.reuse import find_reusable, is_current, may_be_mended
+from bench.splits import draw_split, is_scored
 from bench.studies import COST
 from bench.worker import PROGRESS_INTERVAL, Job
 

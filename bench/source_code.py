@@ -16,7 +16,7 @@ IRRELEVANT = {"spaces", "estimate_memory", "estimate_disk"}  # parts of a model 
 def code_of(function: Callable[..., Any]) -> str:
     """A hash of the code that a function or a callable object is made of, empty where it has no file.
 
-    The file may have been edited since it was loaded, so whoever loads code for long asks early (bench/loaded.py).
+    The file may have been edited since it was loaded, so a long-lived process asks early (executors/loaded.py).
     """
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     file = None if code is None else Path(code.co_filename)

@@ -14,7 +14,7 @@ from bench.text import nearest
 from bench.toml import read_toml
 
 if TYPE_CHECKING:
-    from bench.data.catalogue import Dataset
+    from bench.datasets.catalogue import Dataset
     from bench.model import Model
 
 FILE = Path(__file__).with_suffix(".toml")
@@ -58,7 +58,7 @@ class Study:
 
         Unless `datasets` are named, all on which there may be records: those of the study and the embedded graph.
         """
-        from bench.data.catalogue import resolve
+        from bench.datasets.catalogue import resolve
 
         columns = [(model, variant) for variant in self.variants for model in self._models(variant, models)]
         if not columns:

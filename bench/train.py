@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Split
+from bench.graph import Split
 from bench.metrics import ACCURACY, Predicted, find_metric
 from bench.model import Model, Recipe
 

@@ -20,17 +20,17 @@ import numpy as np
 import threadpoolctl
 import torch
 
-from bench.data.graph import UNKNOWN_LABEL, Graph, Split
-from bench.data.store import open_arrays
-from bench.devices import capacity_of
+from bench.cells import Cell
+from bench.datasets.store import open_arrays
 from bench.environment import usable_processors
-from bench.failures import describe_failure
-from bench.meter import LoadWatch, Meter
+from bench.executors.devices import capacity_of
+from bench.executors.failures import describe_failure
+from bench.executors.meter import LoadWatch, Meter
+from bench.executors.process import fill_blas_buffers, lift_memory_limit, limit_memory, pin_to_processors, use_threads
+from bench.graph import UNKNOWN_LABEL, Graph, Split
 from bench.metrics import find_metric
 from bench.model import Model
-from bench.plan import Cell
 from bench.prepared import PrepareCache
-from bench.process import fill_blas_buffers, lift_memory_limit, limit_memory, pin_to_processors, use_threads
 from bench.records import OK, OOM, PART_OF_INFERENCE, UNSUPPORTED
 from bench.registry import source_hash
 from bench.sizes import format_size

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
 from models.kernels.diffusion import DroppedAdjacency, PowerIteration, Product

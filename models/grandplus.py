@@ -49,7 +49,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache, as_tensor
 from models.kernels.propagation import add_row, sparse_dense

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Log

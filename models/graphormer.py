@@ -47,7 +47,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop, added
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Log

@@ -55,7 +55,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.data.graph import UNKNOWN_LABEL, Graph, Split
+from bench.graph import UNKNOWN_LABEL, Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
 from models.kernels.dropout import add_dropped

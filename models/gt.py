@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Whole

@@ -29,7 +29,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, added
 from bench.prepared import PrepareCache
 from bench.space import Whole

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Stop
 from bench.prepared import PrepareCache
 from models.kernels.features import FeatureMatrix

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Whole

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
-from bench.data.catalogue import resolve
-from bench.data.graph import UNKNOWN_LABEL, Graph
-from bench.data.splits import draw_split
-from bench.data.store import Stored, cache_root, open_dataset
+from bench.datasets.catalogue import resolve
+from bench.datasets.store import Stored, cache_root, open_dataset
 from bench.environment import ROOT
+from bench.graph import UNKNOWN_LABEL, Graph
 from bench.settings import resolve_settings
 from bench.sizes import format_size
+from bench.splits import draw_split
 from models.nagphormer import NAGphormer
 from perf.measure import Failed, Measurement, environment, measure, scratch_folder
 from perf.table import Row

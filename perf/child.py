@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.data.graph import Split
-from bench.data.store import open_arrays
+from bench.datasets.store import open_arrays
+from bench.graph import Split
 
 Task = dict[str, Any]
 
@@ -39,7 +39,7 @@ def run_reference(task: Task) -> dict[str, Any]:
 
 def run_ours(task: Task) -> dict[str, Any]:
     """A cell, exactly as a worker runs it; it tells the time by the messages that it sends."""
-    from bench.plan import Cell
+    from bench.cells import Cell
     from bench.registry import find_model
     from bench.worker import Job, run_cell
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.data.catalogue import resolve
+from bench.datasets.catalogue import resolve
 from bench.registry import find_model, scan
 from bench.settings import resolve_settings
 from models.gt import GT

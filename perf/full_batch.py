@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.catalogue import resolve
-from bench.data.store import open_arrays
+from bench.datasets.catalogue import resolve
+from bench.datasets.store import open_arrays
 from bench.registry import find_model
 from bench.settings import resolve_settings
 from perf.cases import GB, Options, open_data, write_split

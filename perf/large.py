@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bench.data.graph import Graph
-from bench.data.store import cache_root, open_arrays, open_dataset
+from bench.datasets.store import cache_root, open_arrays, open_dataset
+from bench.graph import Graph
 from models.kernels.tokens import MaterialisedTokens
 from perf.measure import Measurement, measure
 from perf.table import Row
@@ -28,7 +28,7 @@ MATRIX_PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "ate
 
 
 def _open(name: str, options: Options) -> Path:
-    from bench.data.catalogue import resolve
+    from bench.datasets.catalogue import resolve
 
     options.say(f"{name}: opening the data")
     [dataset] = resolve(name)
@@ -88,8 +88,8 @@ def prepare(task: dict[str, Any]) -> dict[str, Any]:
     import threadpoolctl
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+    from bench.executors.process import use_threads
     from bench.prepared import PrepareCache
-    from bench.process import use_threads
     from models.kernels.positional import laplacian_eigenvectors, laplacian_key
     from models.kernels.propagation import normalized_adjacency, sparse_dense
 
@@ -188,7 +188,7 @@ def infer(task: dict[str, Any]) -> dict[str, Any]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from bench.process import use_threads
+    from bench.executors.process import use_threads
     from bench.settings import resolve_settings
     from models import nagphormer
 
@@ -278,9 +278,9 @@ def grow(task: dict[str, Any]) -> dict[str, Any]:
     """In the measured process: seconds of the hops' products, stored nowhere, and of an inference over all nodes."""
     import torch
 
-    from bench.data.twins import TWINS, build_twin
+    from bench.datasets.twins import TWINS, build_twin
+    from bench.executors.process import use_threads
     from bench.prepared import PrepareCache
-    from bench.process import use_threads
     from models.nagphormer import NAGphormerConfig
 
     use_threads(task["threads"])

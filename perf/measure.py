@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.data.store import cache_root
+from bench.datasets.store import cache_root
 from bench.environment import ROOT
-from bench.meter import read_memory
+from bench.executors.meter import read_memory
 
 INTERVAL = 0.02  # seconds between two looks at the process
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")

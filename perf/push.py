@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.catalogue import resolve
-from bench.data.graph import Graph
-from bench.data.store import cache_root, open_dataset
-from bench.process import use_threads
+from bench.datasets.catalogue import resolve
+from bench.datasets.store import cache_root, open_dataset
+from bench.executors.process import use_threads
+from bench.graph import Graph
 from perf.measure import Failed
 from perf.table import Row
 

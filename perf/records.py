@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.plan import Cell
+from bench.cells import Cell
 
 TESTED = 200  # nodes: accuracies are multiples of half a point
 ENVIRONMENT = {

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 
 
 @dataclass(frozen=True)

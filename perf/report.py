@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.plan import Cell, Protocol, make_cells
+from bench.cells import Cell, Protocol, make_cells
 from bench.predictions import Predictions, PredictionStore
 from bench.registry import models, source_hash
 from bench.settings import resolve_settings

@@ -31,7 +31,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.fixture
 def registry_as_it_was() -> Iterator[None]:
     """Nothing that a plug-in registers or imports outlives the test."""
-    from bench.data.catalogue import datasets
+    from bench.datasets.catalogue import datasets
     from bench.registry import scan
 
     registry = scan()

@@ -23,12 +23,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from graphs import random_graph
 
 from bench import worker
-from bench.data.graph import UNKNOWN_LABEL, Graph
-from bench.data.splits import draw_split, rule_for, seeds_for
-from bench.data.store import _write_folder
+from bench.cells import Cell
+from bench.datasets.store import _write_folder
+from bench.graph import UNKNOWN_LABEL, Graph
 from bench.model import Model, Recipe
-from bench.plan import Cell
 from bench.registry import scan
+from bench.splits import draw_split, rule_for, seeds_for
 
 FOLDER = Path(__file__).parent / "golden"
 DIGITS = 8  # significant ones that are kept; the comparison needs four

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import UNKNOWN_LABEL, Graph, Split, graph_fingerprint
+from bench.graph import UNKNOWN_LABEL, Graph, Split, graph_fingerprint
 
 # Threads cost more than they give on graphs of this size, above all on a machine that is busy.
 numba.set_num_threads(1)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.data.catalogue import Dataset, resolve
+from bench.cells import Protocol, make_cells
+from bench.datasets.catalogue import Dataset, resolve
 from bench.ledger import Ledger
-from bench.plan import Protocol, make_cells
 from bench.predictions import Predictions, PredictionStore
 from bench.registry import find_model, source_hash
 from bench.settings import resolve_settings

@@ -12,12 +12,12 @@ import numpy as np
 import scipy.sparse as sp
 from toy_models import ToyConfig, find
 
-from bench.data.catalogue import resolve
-from bench.data.store import Stored, open_dataset
+from bench.cells import Cell
+from bench.datasets.catalogue import resolve
+from bench.datasets.store import Stored, open_dataset
 from bench.executors import Event, Outcome
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
-from bench.plan import Cell
 from bench.runner import RunOptions, Summary, run_cells
 from bench.worker import Job
 

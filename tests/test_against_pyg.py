@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric import nn as pyg
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.model import Model
 from bench.prepared import PrepareCache
 from models.appnp import APPNP

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from raw_files import write_npz
 
-from bench.data.catalogue import GROUPS, datasets, resolve
-from bench.data.counts import Counts, count, differences, explain_edges
+from bench.datasets.catalogue import GROUPS, datasets, resolve
+from bench.datasets.counts import Counts, count, differences, explain_edges
 from bench.errors import UserError
 from bench.text import nearest
 

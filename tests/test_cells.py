@@ -21,9 +21,9 @@ from running import ring_dataset, run, toy_cell
 from toy_models import ALL, PRIVATE, find
 
 from bench.claims import Claims
-from bench.data.store import Stored
-from bench.devices import capacity_of
+from bench.datasets.store import Stored
 from bench.executors import Event, local
+from bench.executors.devices import capacity_of
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore

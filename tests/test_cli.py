@@ -18,13 +18,13 @@ import scipy.sparse as sp
 from typer.testing import CliRunner, Result
 
 from bench import registry
+from bench.cells import Cell
 from bench.claims import Claims
 from bench.cli import app
 from bench.commands.outcome import elsewhere_line
 from bench.commands.run import Request, fallback_lines, make_options
-from bench.devices import resolve_devices
 from bench.errors import UserError
-from bench.plan import Cell
+from bench.executors.devices import resolve_devices
 
 MODEL, OTHER = list(registry.models())[:2]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench import registry
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.model import Model, Recipe
 from bench.prepared import PrepareCache
 from bench.settings import resolve_settings

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from running import ring_dataset, run, toy_cell
 
-from bench.deadline import Deadline
+from bench.executors.deadline import Deadline
 from bench.train import least_epochs
 
 

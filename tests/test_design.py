@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bench
 import models
-from bench.data.catalogue import datasets
+from bench.datasets.catalogue import datasets
 from bench.registry import scan, simplify
 
 HARNESS, MODELS = Path(str(bench.__file__)).parent, Path(str(models.__file__)).parent

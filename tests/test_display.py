@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from bench import console as console_module
+from bench.cells import Cell
+from bench.commands.display import LiveDisplay, Progress, finished_line, make_display
 from bench.console import show_table, waiting_for
-from bench.display import LiveDisplay, Progress, finished_line, make_display
-from bench.estimate import Estimator
 from bench.executors import Event
-from bench.plan import Cell
+from bench.planning.estimate import Estimator
 
 BASE = Cell("net", 1, "photo", "abc", {"max_epochs": 9}, "rule", 0, 0, {"trial": 0})
 

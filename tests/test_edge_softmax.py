@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from models.kernels.edge_softmax import FusedAttention, edge_attention, plain_attention
 from models.kernels.edges import Edges
 

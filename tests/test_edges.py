@@ -13,7 +13,7 @@ from graphs import ISOLATED, LOOP, dense_adjacency, make_graph, path_graph, rand
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.model import Model
 from bench.prepared import PrepareCache
 from models.kernels import edges as module

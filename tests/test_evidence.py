@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ledgers import failed, made_up_records, write_ledger
 
-from bench.data.catalogue import resolve
+from bench.datasets.catalogue import resolve
 from bench.ledger import Ledger
 from bench.registry import find_model
 from bench.report.evidence import Evidence, Trials

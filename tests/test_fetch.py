@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from raw_files import write_npz
 
-from bench.data import fetch as fetching
-from bench.data.catalogue import Dataset, PaperStatistics, datasets
-from bench.data.fetch import fetch
-from bench.data.graph import graph_fingerprint
-from bench.data.npz import read_graph_npz
-from bench.data.sources import Layout, load_files, stamp_files
-from bench.data.store import open_dataset
+from bench.datasets import fetch as fetching
+from bench.datasets.catalogue import Dataset, PaperStatistics, datasets
+from bench.datasets.fetch import fetch
+from bench.datasets.npz import read_graph_npz
+from bench.datasets.sources import Layout, load_files, stamp_files
+from bench.datasets.store import open_dataset
 from bench.errors import MissingData
+from bench.graph import graph_fingerprint
 
 PAPER = PaperStatistics(60, 181, 5, 3, "each edge twice and the loop once")
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from bench.cells import Cell
 from bench.cli import app
 from bench.commands.frontier import FLOOR, Search, find_frontier, known, long_enough
 from bench.ledger import Ledger
-from bench.plan import Cell
 from bench.prepared import private_folder
 from bench.records import Record
 

@@ -13,7 +13,7 @@ from graphs import ISOLATED, dense_attention, dense_features, random_graph, rand
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from bench.settings import resolve_settings
 from bench.space import admits

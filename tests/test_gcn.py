@@ -12,7 +12,7 @@ from graphs import dense_features, dense_normalized, random_graph, random_split
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models.gcn import GCN, GCNConfig

@@ -13,7 +13,7 @@ import torch
 from graphs import ISOLATED, LOOP, dense_adjacency, dense_features, random_graph, random_split, training_view
 from torch import Tensor, nn
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
 from bench.settings import resolve_settings
 from bench.space import admits

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from models import graphgps
 from models.graphgps import (

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from models.graphormer import Graphormer, GraphormerConfig
 from models.kernels import biased_attention

@@ -14,7 +14,7 @@ from graphs import ISOLATED, dense_adjacency, dense_features, make_graph, random
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph, Split
+from bench.graph import Graph, Split
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models.graphsaint import Counts, GraphSAINT, GraphSAINTConfig, Sampler, Subgraph, count_subgraphs

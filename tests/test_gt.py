@@ -12,7 +12,7 @@ from graphs import ISOLATED, dense_adjacency, dense_features, path_graph, random
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from bench.settings import resolve_settings
 from bench.space import admits

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.cells import Cell
 from bench.ledger import Ledger
-from bench.plan import Cell
 from bench.records import Record
 
 RESULTS = Path(__file__).parent.parent / "results" / "reference"

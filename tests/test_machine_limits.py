@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.devices import _container_limit
-from bench.process import spread_out
+from bench.executors.devices import _container_limit
+from bench.executors.process import spread_out
 
 
 def test_the_tightest_control_group_on_the_way_up_counts(tmp_path: Path) -> None:

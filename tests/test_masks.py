@@ -11,11 +11,11 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner, Result
 
 from bench.cli import app
-from bench.data.splits import draw_split, masks_rule, rule_for, sealed_nodes, tuning_rule
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.plugins import load_plugins
 from bench.predictions import PredictionStore
+from bench.splits import draw_split, masks_rule, rule_for, sealed_nodes, tuning_rule
 
 PLUGIN = """import numpy as np
 import scipy.sparse as sp
@@ -152,7 +152,7 @@ def test_heterophilous_graphs_come_with_ten_masks() -> None:
     example = Path(__file__).parent.parent / "docs" / "heterophilous.py"
     assert len([line for line in example.read_text().splitlines() if line.strip()]) <= 20
     assert not load_plugins([str(example)]).broken
-    from bench.data.catalogue import datasets
+    from bench.datasets.catalogue import datasets
 
     for name, nodes, metric in (("minesweeper", 10_000, "roc_auc"), ("chameleon_filtered", 890, "accuracy")):
         graph = datasets()[name].load(None)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.data.catalogue import datasets
-from bench.data.graph import UNKNOWN_LABEL, Graph
+from bench.datasets.catalogue import datasets
+from bench.graph import UNKNOWN_LABEL, Graph
 from bench.ledger import Ledger
 from bench.records import OK
 from bench.registry import scan

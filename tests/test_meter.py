@@ -9,8 +9,8 @@ import numba
 import numpy as np
 import pytest
 
-from bench import meter as meter_module
-from bench.meter import Meter, read_memory
+from bench.executors import meter as meter_module
+from bench.executors.meter import Meter, read_memory
 
 MB = 1_000_000
 
@@ -27,7 +27,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr("bench.meter.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("bench.executors.meter.time.perf_counter", lambda: self.now)
 
 
 def test_seconds_of_a_phase_and_only_of_it(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:

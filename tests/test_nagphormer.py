@@ -13,7 +13,7 @@ from graphs import dense_normalized, random_graph, random_split
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from models.kernels.positional import laplacian_eigenvectors
 from models.nagphormer import NAGphormer, NAGphormerConfig

@@ -12,7 +12,7 @@ from graphs import dense_adjacency, dense_features, make_graph, random_graph, ra
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models import nodeformer

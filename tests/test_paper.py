@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from bench import paper
-from bench.data.catalogue import datasets, resolve
+from bench.datasets.catalogue import datasets, resolve
 from bench.errors import UserError
 from bench.studies import studies
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from raw_files import write_grandplus_arrays, write_npz
 
-from bench.data.catalogue import datasets
-from bench.data.passports import describe, passport
-from bench.data.store import open_dataset
+from bench.datasets.catalogue import datasets
+from bench.datasets.passports import describe, passport
+from bench.datasets.store import open_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,6 @@ def test_a_damaged_file_is_bad_and_does_not_stop_the_listing(tmp_path: Path) -> 
 
 
 def test_a_twin_is_not_generated_for_its_passport(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.data.twins.generate_twin", lambda name: pytest.fail("generated"))
+    monkeypatch.setattr("bench.datasets.twins.generate_twin", lambda name: pytest.fail("generated"))
     found = describe(datasets()["amazon2m-twin"], None, tmp_path / "cache")
     assert found.status == "on demand" and "on demand" in str(found)

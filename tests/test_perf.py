@@ -14,8 +14,8 @@ import scipy.sparse as sp
 import torch
 from torch.nn import functional
 
-from bench.data.graph import Graph, Split
 from bench.errors import MissingData
+from bench.graph import Graph, Split
 from bench.prepared import PrepareCache
 from models.kernels.positional import laplacian_eigenvectors
 from models.nagphormer import NAGphormer

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.data.pickles import read_pickle
+from bench.datasets.pickles import read_pickle
 from bench.errors import BadData
 
 ARRAYS = [

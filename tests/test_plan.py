@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.data.catalogue import datasets
+from bench.cells import Cell, Protocol, canonical_json, make_cells
+from bench.datasets.catalogue import datasets
 from bench.errors import UserError
 from bench.model import Model, Recipe
-from bench.plan import Cell, Protocol, canonical_json, make_cells
 from bench.settings import Resolved, resolve_settings
 
 VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

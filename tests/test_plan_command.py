@@ -79,7 +79,7 @@ def test_pilots_of_a_study_serve_its_purpose() -> None:
 
 def test_arrays_that_will_not_fit_are_said_before_anything_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     """60 nodes, 8 features, K = 3, s = 10: 4 * 60 * 10 bytes of encoding and 4 * (3 + 1) * 60 * 18 of tokens."""
-    monkeypatch.setattr("bench.forecast.free_space", lambda folder: 5000)
+    monkeypatch.setattr("bench.planning.forecast.free_space", lambda folder: 5000)
     asked = ("--models", "nagphormer", "--trials", "1", "--set", "tokens=materialised")
     for verb in (("plan", "--no-pilots"), ("run", "--dry-run")):
         result = bench(*verb, *asked)
@@ -89,7 +89,7 @@ def test_arrays_that_will_not_fit_are_said_before_anything_ran(monkeypatch: pyte
         assert "what does not fit stays in memory" in words
     [row] = table(bench("plan", "--no-pilots", *asked))
     assert row[4] == "unknown" and row[7] == "19.7 kB"
-    monkeypatch.setattr("bench.forecast.free_space", lambda folder: 19_680)
+    monkeypatch.setattr("bench.planning.forecast.free_space", lambda folder: 19_680)
     assert "warning" not in bench("run", "--dry-run", *asked).output
 
 

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench import worker
+from bench.cells import Cell
 from bench.commands.plan import Pilots, pilot_of
 from bench.commands.run import Plan
-from bench.data.catalogue import datasets
-from bench.data.graph import Split
+from bench.datasets.catalogue import datasets
 from bench.environment import processor
-from bench.estimate import Forecaster, Speed, at_least, inferred_nodes, speed_of, tells_enough
-from bench.forecast import (
+from bench.graph import Split
+from bench.model import Model
+from bench.planning.estimate import Forecaster, Speed, at_least, inferred_nodes, speed_of, tells_enough
+from bench.planning.forecast import (
     Column,
     Room,
     ask_models,
@@ -36,8 +38,6 @@ from bench.forecast import (
     space_warning,
     within_budget,
 )
-from bench.model import Model
-from bench.plan import Cell
 from bench.prepared import PrepareCache, list_entries
 from bench.runner import RunOptions
 
@@ -326,7 +326,7 @@ def test_where_arrays_will_not_fit_it_is_said_with_sizes_and_consequences() -> N
 
 
 def test_the_room_is_what_is_free_and_what_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.forecast.free_space", lambda folder: 700)
+    monkeypatch.setattr("bench.planning.forecast.free_space", lambda folder: 700)
     PrepareCache(tmp_path).get("thing", {}, lambda: {"x": np.zeros(100)})
     [entry] = list_entries(tmp_path)
     assert entry.size > 800

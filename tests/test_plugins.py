@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bench.cli import app
-from bench.data.catalogue import datasets, resolve
-from bench.data.store import open_dataset
+from bench.datasets.catalogue import datasets, resolve
+from bench.datasets.store import open_dataset
 from bench.errors import BadData, UserError
 from bench.plugins import load_plugins
 from bench.registry import find_model, source_hash

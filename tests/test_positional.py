@@ -10,7 +10,7 @@ from graphs import ISOLATED, dense_adjacency, dense_laplacian, make_graph, path_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
 from models.kernels import positional
 from models.kernels.positional import laplacian_eigenvectors

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
 from bench.settings import resolve_settings
 from bench.space import admits

@@ -7,7 +7,7 @@ import sys
 
 FIRST_CALL = """
 import sys
-import bench.preload
+import bench.executors.preload
 import numpy, scipy.sparse
 from models.kernels.propagation import sparse_dense
 before = set(sys.modules)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch_geometric.utils import get_ppr
 from torch_geometric.utils import ppr as their_push
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
 from models.kernels.push import (
     TopRows,

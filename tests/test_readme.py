@@ -15,10 +15,10 @@ import typer.main
 from graphs import random_graph, random_split
 
 from bench.cli import app
-from bench.data.canonical import canonical_graph
-from bench.data.npz import read_graph_npz
-from bench.data.splits import draw_split
+from bench.datasets.canonical import canonical_graph
+from bench.datasets.npz import read_graph_npz
 from bench.prepared import PrepareCache
+from bench.splits import draw_split
 from bench.train import train
 
 README = Path(__file__).parents[1] / "README.md"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from bench.data.catalogue import datasets
-from bench.data.counts import Counts, count, differences
-from bench.data.graph import Graph, graph_fingerprint
+from bench.datasets.catalogue import datasets
+from bench.datasets.counts import Counts, count, differences
+from bench.graph import Graph, graph_fingerprint
 
 COUNTS = {
     "pubmed": Counts(nodes=19_717, entries=88_651, self_loops=3, isolated=0, features=500, classes=3),

@@ -12,10 +12,10 @@ from running import ring_dataset
 from typer.testing import CliRunner, Result
 
 from bench import reference as module
+from bench.cells import Cell
 from bench.cli import app
 from bench.ledger import Ledger
 from bench.paper import published_accuracy
-from bench.plan import Cell
 from bench.records import Record
 from bench.reference import Reference, folder_to_read, open_reference
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.commands import reports as commands
-from bench.data.catalogue import datasets
+from bench.datasets.catalogue import datasets
 from bench.report.build import build_report
 
 STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]

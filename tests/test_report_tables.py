@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ledgers import failed, made_up_records, write_ledger
 
-from bench.data.catalogue import datasets
+from bench.datasets.catalogue import datasets
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.records import PART_OF_INFERENCE, address, machine_of

@@ -14,18 +14,18 @@ from running import Pretender, ring_dataset, toy_cell
 from toy_models import find
 from tuning_toys import Imagined
 
+from bench.cells import Cell
 from bench.claims import Claims
-from bench.data.graph import UNKNOWN_LABEL
-from bench.data.splits import draw_split
-from bench.data.store import Stored
+from bench.datasets.store import Stored
 from bench.errors import UserError
 from bench.executors import Event, Outcome
 from bench.executors.local import LocalExecutor
+from bench.graph import UNKNOWN_LABEL
 from bench.ledger import Ledger
-from bench.plan import Cell
 from bench.prepared import private_folder
 from bench.reuse import older_code_line
 from bench.runner import RunOptions, Summary, pending, run_cells
+from bench.splits import draw_split
 from bench.worker import Job
 
 RULE = "uniform-60/20/20"

@@ -13,7 +13,7 @@ from test_edges import LargestTensor
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
 from models import san

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bench import sharing
+from bench.cells import Cell
 from bench.commands.run import Plan, Request, share_machine
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.model import Model, Recipe
-from bench.plan import Cell
+from bench.planning import sharing
+from bench.planning.sharing import LIBRARIES, UNKNOWN, cells_at_once
 from bench.runner import RunOptions
-from bench.sharing import LIBRARIES, UNKNOWN, cells_at_once
 from tests.graphs import make_graph
 from tests.test_display import make_cell
 

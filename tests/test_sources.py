@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_files import NODES, small_arrays, write_aminer, write_grandplus_arrays, write_npz, write_planetoid
 
-from bench.data import catalogue
-from bench.data.canonical import RawGraph, canonical_graph, check_graph
-from bench.data.digits import nearest_neighbours
-from bench.data.graph import Graph
+from bench.datasets import catalogue
+from bench.datasets.canonical import RawGraph, canonical_graph, check_graph
+from bench.datasets.digits import nearest_neighbours
 from bench.errors import BadData, MissingData
+from bench.graph import Graph
 
 DENSE = small_arrays()[1].toarray()
 LABELS = small_arrays()[2]
@@ -343,7 +343,7 @@ def write_products(folder: Path) -> None:
 
 
 def test_amazon2m_from_ogbs_products_gets_inverse_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.data.copies._ROWS", 7)  # several pieces per table
+    monkeypatch.setattr("bench.datasets.copies._ROWS", 7)  # several pieces per table
     write_products(tmp_path / "ogbn_products" / "raw")
     graph = load("amazon2m", tmp_path)
     assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.data.splits import draw_split, rule_for, sealed_nodes, seeds_for, uniform_rule
 from bench.errors import UserError
+from bench.splits import draw_split, rule_for, sealed_nodes, seeds_for, uniform_rule
 
 RULES = ("uniform-60/20/20", "uniform-50/25/25", "uniform-10/2.5/87.5", "per-class-20/30", "total-20/30")
 seeds = st.integers(0, 2**32 - 1)

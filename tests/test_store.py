@@ -16,11 +16,11 @@ import pytest
 import scipy.sparse as sp
 from raw_files import write_aminer, write_npz
 
-from bench.data import fetch as fetching
-from bench.data.catalogue import Dataset, datasets, own_dataset
-from bench.data.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
-from bench.data.store import Stored, cache_root, data_roots, find_root, open_arrays, open_dataset
+from bench.datasets import fetch as fetching
+from bench.datasets.catalogue import Dataset, datasets, own_dataset
+from bench.datasets.store import Stored, cache_root, data_roots, find_root, open_arrays, open_dataset
 from bench.errors import BadData, MissingData, UserError
+from bench.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_the_second_time_nothing_is_parsed_or_hashed(
 ) -> None:
     dataset, calls = counting(own)
     open_dataset(dataset, None, tmp_path / "cache")
-    monkeypatch.setattr("bench.data.store.graph_fingerprint", lambda graph: pytest.fail("hashed again"))
+    monkeypatch.setattr("bench.datasets.store.graph_fingerprint", lambda graph: pytest.fail("hashed again"))
     open_dataset(dataset, None, tmp_path / "cache")
     assert calls == [1]
 

@@ -10,13 +10,14 @@ import pytest
 from running import Pretender, ring_dataset, toy_cell
 from toy_models import find
 
-from bench import meter, runner, worker
+from bench import runner, worker
 from bench.claims import Claims
 from bench.costs import cost_caption, summarise_costs
-from bench.data.graph import Split
+from bench.executors import meter
 from bench.executors.local import LocalExecutor
+from bench.executors.meter import LoadWatch
+from bench.graph import Split
 from bench.ledger import Ledger
-from bench.meter import LoadWatch
 from bench.predictions import PredictionStore
 from bench.prepared import private_folder
 from bench.records import (
@@ -34,7 +35,7 @@ from bench.records import (
 from bench.reuse import find_reusable
 from bench.runner import RunOptions, Summary, pending, run_cells
 from bench.studies import COST
-from bench.summary import Context
+from bench.table import Context
 
 
 def record(status: str = "ok", others: float | None = 0.0, purpose: str | None = COST, **train: Any) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from running import _write_ring
 from typer.testing import CliRunner, Result
 
 from bench import registry
+from bench.cells import Cell
 from bench.cli import app
 from bench.commands.run import in_turn
-from bench.data.catalogue import datasets, resolve
+from bench.datasets.catalogue import datasets, resolve
 from bench.errors import UserError
 from bench.ledger import Ledger
-from bench.plan import Cell
 from bench.studies import find_study, studies
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bench.plan import Cell
-from bench.summary import Context, caption, mean_and_spread, summarise
+from bench.cells import Cell
+from bench.table import Context, caption, mean_and_spread, summarise
 
 CONTEXT = Context(model_titles={"net": "Net"}, dataset_titles={"photo": "Photo"})
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
 from models.kernels.propagation import normalized_adjacency
 from models.kernels.tokens import MaterialisedTokens, ProjectedTokens, _masked_product, _needed_rows, cheaper_strategy

@@ -13,7 +13,7 @@ import torch
 from graphs import random_graph, random_split
 from torch import Tensor, nn
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.model import Model, Recipe
 from bench.train import Diverged, evaluate, train
 

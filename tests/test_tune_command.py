@@ -12,14 +12,14 @@ import pytest
 from test_cli import bench, graph, own_folders  # noqa: F401  fixtures
 from tuning_toys import Imagined
 
+from bench.cells import Cell
 from bench.commands.tune import TuneRequest, _Tune
-from bench.data.catalogue import resolve
-from bench.data.splits import draw_split, sealed_nodes
-from bench.estimate import Estimator
+from bench.datasets.catalogue import resolve
 from bench.ledger import Ledger
-from bench.plan import Cell
+from bench.planning.estimate import Estimator
 from bench.registry import find_model
 from bench.settings import resolve_settings
+from bench.splits import draw_split, sealed_nodes
 from bench.toml import read_toml
 from bench.tuning.conclusion import asked_for
 from bench.tuning.search import Search

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tuning_toys import Imagined, drive, ring_search
 
-from bench.data.store import Stored
+from bench.datasets.store import Stored
 from bench.environment import processor
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 from tuning_toys import Imagined, KilledHere, Silent, drive, imagined_accuracy, open_study, ring_search
 
-from bench.data.store import Stored
+from bench.datasets.store import Stored
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.records import wall_seconds

@@ -118,7 +118,7 @@ WINNER = Winner({"hidden": 64}, FOUND, {"trials": 34, "outcomes": "30 complete, 
 
 
 def test_a_winner_is_read_as_it_was_written(tmp_path: Path) -> None:
-    from bench.data.catalogue import resolve
+    from bench.datasets.catalogue import resolve
 
     settings = {"a": 1, "b": 1e-05, "c": True, "d": 'a "b" ü', "e": [1, 2], "f": 0.0}
     write_winner(winner_path(tmp_path, "tuned", "gcn", "photo"), Winner(settings, FOUND, {"trials": 1}))

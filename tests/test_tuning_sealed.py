@@ -15,14 +15,14 @@ from running import ring_dataset
 from tuning_toys import Imagined, drive, make_search, ring_search
 
 from bench.commands.tune import TuneRequest, tune_request
-from bench.data.catalogue import resolve
-from bench.data.graph import UNKNOWN_LABEL, graph_fingerprint
-from bench.data.splits import draw_split, is_scored, sealed_nodes, tuning_rule
-from bench.data.store import Stored
+from bench.datasets.catalogue import resolve
+from bench.datasets.store import Stored
 from bench.executors.local import LocalExecutor
+from bench.graph import UNKNOWN_LABEL, graph_fingerprint
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
 from bench.runner import Summary, run_asked
+from bench.splits import draw_split, is_scored, sealed_nodes, tuning_rule
 from bench.tuning.search import sealed_away
 from bench.tuning.study import Budget, Trial
 

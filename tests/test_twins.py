@@ -8,10 +8,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.data.graph import Graph, graph_fingerprint
-from bench.data.twin_specs import Falling, Words
-from bench.data.twins import TWINS, TwinSpec, build_twin, generate_twin
+from bench.datasets.twin_specs import Falling, Words
+from bench.datasets.twins import TWINS, TwinSpec, build_twin, generate_twin
 from bench.errors import UserError
+from bench.graph import Graph, graph_fingerprint
 
 
 def miniature(**changes: Any) -> TwinSpec:

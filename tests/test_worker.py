@@ -16,12 +16,12 @@ from running import ring_dataset, toy_cell
 from toy_models import Announced, Choosy, Toy, ToyConfig
 
 from bench import worker
-from bench.data.graph import UNKNOWN_LABEL
-from bench.data.splits import draw_split
 from bench.environment import ROOT, code_version, environment
-from bench.failures import describe_death, describe_failure, requested_size, strip_paths
-from bench.process import see_one_gpu
+from bench.executors.failures import describe_death, describe_failure, requested_size, strip_paths
+from bench.executors.process import see_one_gpu
+from bench.graph import UNKNOWN_LABEL
 from bench.registry import source_hash
+from bench.splits import draw_split
 from bench.train import Diverged
 from bench.worker import Job, _import_model
 

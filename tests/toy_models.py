@@ -17,7 +17,7 @@ import torch
 from scipy.linalg import blas
 from torch import Tensor, nn
 
-from bench.data.graph import UNKNOWN_LABEL, Graph, Split
+from bench.graph import UNKNOWN_LABEL, Graph, Split
 from bench.model import Model, Recipe
 from bench.prepared import PrepareCache
 

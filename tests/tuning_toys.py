@@ -12,8 +12,8 @@ import numpy as np
 from running import ring_dataset
 from toy_models import Toy
 
-from bench.data.catalogue import Dataset, resolve
-from bench.data.store import Stored
+from bench.datasets.catalogue import Dataset, resolve
+from bench.datasets.store import Stored
 from bench.executors import EndCell, Event, Outcome
 from bench.ledger import Ledger
 from bench.model import Model

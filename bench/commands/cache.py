@@ -13,7 +13,7 @@ from typing import IO
 from rich.console import Console
 
 from bench.console import say, show_table
-from bench.data.store import cache_root
+from bench.datasets.store import cache_root
 from bench.errors import UserError
 from bench.prepared import list_entries
 from bench.sizes import format_duration, format_size

@@ -10,20 +10,20 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
+from bench.cells import Cell, capped
 from bench.commands.cache import cache_in_use
 from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
 from bench.console import say, show_table
-from bench.devices import capacity_of, resolve_devices
 from bench.errors import EXIT_FAILED_CELLS, UserError
+from bench.executors.devices import capacity_of, resolve_devices
 from bench.executors.local import LocalExecutor
 from bench.ledger import FRONTIER, Ledger, check_writable
-from bench.plan import Cell, capped
+from bench.planning.sharing import expected_memory
 from bench.records import DIVERGED, OK, OOM, Record, machine_of, memory_used
 from bench.registry import find_model, source_hash
 from bench.runner import RunOptions, run_cells, this_machine
-from bench.sharing import expected_memory
 from bench.sizes import format_size, parse_size
-from bench.summary import describe_settings
+from bench.table import describe_settings
 
 FLOOR = 1_000_000  # bytes with which nothing can be loaded
 SHARE = 0.8  # of the memory that is free: the most that is tried

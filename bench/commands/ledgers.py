@@ -9,10 +9,10 @@ from rich.console import Console
 
 from bench.claims import Claims
 from bench.console import say, show_table
-from bench.data.splits import is_scored
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.records import OK, PRUNED, Record, is_failure
+from bench.splits import is_scored
 from bench.text import counted, nearest, settings_as_typed
 
 
@@ -97,7 +97,7 @@ def _show_failure(console: Console, record: Record, results: Path) -> None:
 
 def _spellings(word: str) -> list[str]:
     """What records may call this dataset: a catalogued one has aliases, a user's own goes by its file's name."""
-    from bench.data.catalogue import datasets
+    from bench.datasets.catalogue import datasets
 
     names = [item.name for item in datasets().values() if word.lower() in (item.name, *item.aliases)]
     return [word, *names, Path(word).name, Path(word).stem]

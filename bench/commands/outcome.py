@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bench.cells import Cell
 from bench.console import say, show_table
 from bench.costs import cost_caption, summarise_costs
-from bench.data.catalogue import Dataset
-from bench.estimate import Estimator
+from bench.datasets.catalogue import Dataset
 from bench.metrics import ACCURACY, find_metric
 from bench.paper import published_accuracy
-from bench.plan import Cell
+from bench.planning.estimate import Estimator
 from bench.records import Record
 from bench.reference import Reference
 from bench.sizes import format_duration
 from bench.studies import COST
-from bench.summary import Context, caption, describe_settings, summarise
+from bench.table import Context, caption, describe_settings, summarise
 from bench.text import counted
 from bench.tuning.lanes import budget_lines
 

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.cells import Cell, capped
 from bench.commands.cache import cache_in_use
+from bench.commands.display import make_display
 from bench.commands.run import Plan, Request, exit_code, expect, find_room_for, make_options, make_plan, share_machine
 from bench.console import say, show_table
-from bench.data.splits import draw_split
-from bench.devices import resolve_devices
-from bench.display import make_display
 from bench.errors import UserError
-from bench.estimate import MANY_LOOKS, Estimator, Forecaster, at_least, inferred_nodes, tells_enough
+from bench.executors.devices import resolve_devices
 from bench.executors.local import LocalExecutor
-from bench.forecast import (
+from bench.ledger import Ledger, check_writable
+from bench.planning.estimate import MANY_LOOKS, Estimator, Forecaster, at_least, inferred_nodes, tells_enough
+from bench.planning.forecast import (
     PILOT,
     Column,
     Room,
@@ -30,14 +31,13 @@ from bench.forecast import (
     space_warning,
     within_budget,
 )
-from bench.ledger import Ledger, check_writable
-from bench.plan import Cell, capped
 from bench.records import OK, TIMEOUT, Record, wall_seconds
 from bench.reuse import find_reusable
 from bench.runner import COST_NODES, RunOptions, pending, run_cells
 from bench.sizes import format_duration, format_size, parse_duration
+from bench.splits import draw_split
 from bench.studies import COST
-from bench.summary import describe_settings
+from bench.table import describe_settings
 from bench.text import counted
 
 PILOTS = "pilots"  # a ledger of its own below the results: a training of two epochs is nobody's result

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench.commands.frontier import FRONTIER
 from bench.console import say, show_table, waiting_for
-from bench.data.catalogue import Dataset, resolve
+from bench.datasets.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
 from bench.ledger import Ledger
 from bench.model import Model

@@ -11,20 +11,23 @@ from typing import Any
 import psutil
 from rich.console import Console
 
+from bench.cells import Cell, Protocol, make_cells
 from bench.commands.cache import cache_in_use
+from bench.commands.display import make_display
 from bench.commands.outcome import elsewhere_line, opening_line, show_cells, show_summary
 from bench.console import say, waiting_for
-from bench.data.catalogue import Dataset, resolve
-from bench.data.passports import passport
-from bench.data.splits import draw_split, rule_for
-from bench.data.store import Stored, cache_root, find_root, find_stored, open_dataset, spelled_out
-from bench.devices import resolve_devices
-from bench.display import make_display
+from bench.datasets.catalogue import Dataset, resolve
+from bench.datasets.passports import passport
+from bench.datasets.store import Stored, cache_root, find_root, find_stored, open_dataset, spelled_out
 from bench.environment import processor, usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData, UserError
-from bench.estimate import Estimator, Forecaster
+from bench.executors.devices import resolve_devices
 from bench.executors.local import LocalExecutor
-from bench.forecast import (
+from bench.ledger import Ledger, check_writable
+from bench.metrics import find_metric
+from bench.model import Model
+from bench.planning.estimate import Estimator, Forecaster
+from bench.planning.forecast import (
     RECORDS,
     Column,
     Room,
@@ -36,10 +39,7 @@ from bench.forecast import (
     make_columns,
     space_warning,
 )
-from bench.ledger import Ledger, check_writable
-from bench.metrics import find_metric
-from bench.model import Model
-from bench.plan import Cell, Protocol, make_cells
+from bench.planning.sharing import are_small, cells_at_once
 from bench.plugins import Plugins, load_plugins
 from bench.records import OK, Record, parse_statuses
 from bench.reference import OWN, Reference, open_reference
@@ -48,8 +48,8 @@ from bench.reuse import older_code_line
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
-from bench.sharing import are_small, cells_at_once
 from bench.sizes import format_size, parse_duration, parse_size
+from bench.splits import draw_split, rule_for
 from bench.studies import COST, Study, find_study
 from bench.tuning.lanes import Winners, find_winners, warning_lines
 

@@ -13,7 +13,7 @@ from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
 
 if TYPE_CHECKING:
-    from bench.data.catalogue import Dataset
+    from bench.datasets.catalogue import Dataset
     from bench.model import Model
     from bench.studies import Study
 
@@ -22,7 +22,7 @@ KINDS = ("models", "datasets", "both", "studies", "all")
 
 def list_names(what: str, plugins: Sequence[str] = ()) -> int:
     """Names, aliases and groups, those of plug-ins included, or what one of them stands for; returns the exit code."""
-    from bench.data.catalogue import datasets
+    from bench.datasets.catalogue import datasets
     from bench.plugins import load_plugins
     from bench.registry import scan
     from bench.studies import studies
@@ -48,7 +48,7 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
 def _list_one(console: Console, word: str) -> None:
     """A model with its settings, or the rows of a group, a dataset or a study."""
     from bench.commands.model_card import show_model
-    from bench.data.catalogue import GROUPS, datasets
+    from bench.datasets.catalogue import GROUPS, datasets
     from bench.registry import scan, simplify
     from bench.studies import studies
 
@@ -89,7 +89,7 @@ def _lanes(model: type[Model]) -> str:
 
 
 def _list_datasets(console: Console, datasets: Iterable[Dataset]) -> None:
-    from bench.data.catalogue import GROUPS
+    from bench.datasets.catalogue import GROUPS
 
     rows = [
         (item.name, item.title, ", ".join(item.aliases), ", ".join(item.groups), item.split_rule) for item in datasets
@@ -117,9 +117,9 @@ def _list_studies(console: Console, studies: Iterable[Study]) -> None:
 
 def show_passports(names: str, data: Path | None) -> None:
     """The passport of each dataset, and a last line that sums up."""
-    from bench.data.catalogue import resolve
-    from bench.data.passports import describe
-    from bench.data.store import cache_root
+    from bench.datasets.catalogue import resolve
+    from bench.datasets.passports import describe
+    from bench.datasets.store import cache_root
 
     console = Console()
     by_status: dict[str, list[str]] = {}

@@ -14,13 +14,12 @@ import sqlalchemy.exc
 from optuna.exceptions import StorageInternalError
 from rich.console import Console
 
+from bench.cells import Protocol
 from bench.commands.cache import cache_in_use
 from bench.commands.run import check_split, open_here
 from bench.console import say
-from bench.data.catalogue import Dataset, resolve
-from bench.data.splits import tuning_rule
-from bench.data.store import Stored, cache_root, spelled_out
-from bench.devices import resolve_devices
+from bench.datasets.catalogue import Dataset, resolve
+from bench.datasets.store import Stored, cache_root, spelled_out
 from bench.environment import usable_processors
 from bench.errors import (
     EXIT_FAILED_CELLS,
@@ -31,11 +30,11 @@ from bench.errors import (
     MissingData,
     UserError,
 )
-from bench.estimate import Estimator
+from bench.executors.devices import resolve_devices
 from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
-from bench.plan import Protocol
+from bench.planning.estimate import Estimator
 from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
 from bench.reference import OWN
@@ -43,6 +42,7 @@ from bench.registry import resolve_models, scan
 from bench.runner import RunOptions, run_asked, this_machine
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
 from bench.sizes import format_duration, parse_duration, parse_size
+from bench.splits import tuning_rule
 from bench.text import nearest
 from bench.tuning.choosing import best, best_so_far, cheapest, front, outcomes
 from bench.tuning.conclusion import importance, make_winner, write_trials

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from bench.plan import Cell
-from bench.records import Record
-from bench.worker import Job
+if TYPE_CHECKING:  # the worker imports its meters from this room
+    from bench.cells import Cell
+    from bench.records import Record
+    from bench.worker import Job
 
 
 @dataclass(frozen=True)

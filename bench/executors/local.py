@@ -15,12 +15,12 @@ from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 from typing import Any
 
-from bench.deadline import Deadline
 from bench.environment import ROOT
 from bench.executors import EndCell, Event, Outcome, utc_now
-from bench.failures import describe_death, strip_paths
-from bench.meter import read_memory
-from bench.process import die_with_parent, keep_locks_private, leave_terminal, log_to, see_one_gpu
+from bench.executors.deadline import Deadline
+from bench.executors.failures import describe_death, strip_paths
+from bench.executors.meter import read_memory
+from bench.executors.process import die_with_parent, keep_locks_private, leave_terminal, log_to, see_one_gpu
 from bench.records import ERROR, INTERRUPTED, PRUNED, TIMEOUT
 from bench.registry import PACKAGE
 from bench.sizes import format_duration
@@ -243,7 +243,7 @@ def _warm_up() -> None:
     It imports the models too: whoever edits a model during a long run changes the next run, not the rest of this one.
     """
     wanted = [name for name in sys.modules if name in PRELOAD_IF_USED or name.startswith(f"{PACKAGE}.")]
-    _context.set_forkserver_preload(["bench.preload", *wanted, "bench.loaded"])
+    _context.set_forkserver_preload(["bench.executors.preload", *wanted, "bench.executors.loaded"])
     settings = {
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),  # to find bench
         # Idle OpenMP threads that spin for long cost a shared machine dearly (measured: 17 s instead of 0.6 s for 60

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from bench.data.catalogue import resolve
+from bench.datasets.catalogue import resolve
 from bench.errors import UserError
 from bench.text import nearest
 from bench.toml import read_toml

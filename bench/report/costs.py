@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bench.data.catalogue import Dataset, datasets
+from bench.datasets.catalogue import Dataset, datasets
 from bench.paper import published
 from bench.records import (
     LOADED,

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.data.catalogue import Dataset, datasets
-from bench.data.splits import is_scored, rule_for
+from bench.cells import canonical_json, config_on
+from bench.datasets.catalogue import Dataset, datasets
 from bench.ledger import Ledger
 from bench.model import Model
-from bench.plan import canonical_json, config_on
 from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest, score_of
 from bench.registry import models
 from bench.reuse import is_current
 from bench.settings import resolve_settings
+from bench.splits import is_scored, rule_for
 from bench.studies import Study
 from bench.text import as_typed
 from bench.tuning.winners import find_winner

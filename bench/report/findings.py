@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bench.data.catalogue import Dataset, datasets, resolve
+from bench.datasets.catalogue import Dataset, datasets, resolve
 from bench.errors import UserError
 from bench.records import address
 from bench.registry import models

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.data.catalogue import datasets
+from bench.cells import canonical_json
+from bench.datasets.catalogue import datasets
 from bench.ledger import FRONTIER, Ledger
-from bench.plan import canonical_json
 from bench.records import DIVERGED, OK, OOM, Record, machine_of
 from bench.registry import models
 from bench.report.findings import dataset_title, model_title

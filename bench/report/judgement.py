@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from bench.data.catalogue import datasets
+from bench.datasets.catalogue import datasets
 from bench.paper import Claim
 from bench.registry import models
 from bench.report.statistics import ALPHA

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from bench.cells import canonical_json
 from bench.metrics import ACCURACY, find_metric
 from bench.paper import published_accuracy
-from bench.plan import canonical_json
 from bench.records import OK, Record, address, metric_of, score_of
 from bench.reference import Reference
 from bench.report.evidence import Evidence
 from bench.report.findings import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
-from bench.summary import mean_and_spread
+from bench.table import mean_and_spread
 from bench.text import settings_as_typed
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from bench.data.catalogue import resolve
+from bench.datasets.catalogue import resolve
 from bench.paper import control
 from bench.report.across import (
     RankComparison,

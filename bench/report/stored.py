@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.data.catalogue import datasets
-from bench.data.graph import Graph
-from bench.data.splits import draw_split
-from bench.data.store import cache_root, find_root, find_stored, open_dataset
+from bench.datasets.catalogue import datasets
+from bench.datasets.store import cache_root, find_root, find_stored, open_dataset
 from bench.errors import UserError
+from bench.graph import Graph
 from bench.ledger import Ledger
 from bench.predictions import Predictions, PredictionStore
 from bench.records import OK, Record
+from bench.splits import draw_split
 
 _TOLERANCE = 1e-9  # of an accuracy: the same division of the same whole numbers
 

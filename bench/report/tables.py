@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.data.catalogue import resolve
+from bench.datasets.catalogue import resolve
 from bench.paper import published
 from bench.registry import models
 from bench.report.comparisons import best_group

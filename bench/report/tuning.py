@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib import ticker
 from opda.nonparametric import EmpiricalDistribution
 
-from bench.data.catalogue import datasets
+from bench.datasets.catalogue import datasets
 from bench.records import OK, address
 from bench.registry import models
 from bench.report.drawing import STYLE, Drawing, as_files, legend_below, looks, panels

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bench.commands.display import Running
 from bench.console import say
-from bench.display import Running
 from bench.executors import Event
 from bench.records import OK, PRUNED
 from bench.sizes import format_duration

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Protocol
 
+from bench.cells import Cell
 from bench.errors import UserError
 from bench.executors import EndCell, Event
-from bench.plan import Cell
 from bench.predictions import PredictionStore
 from bench.records import (
     DIVERGED,

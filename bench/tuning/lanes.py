@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from bench.data.catalogue import Dataset
-from bench.data.splits import draw_split
-from bench.data.store import Stored
+from bench.cells import Cell
+from bench.datasets.catalogue import Dataset
+from bench.datasets.store import Stored
 from bench.model import Model
-from bench.plan import Cell
+from bench.splits import draw_split
 from bench.tuning.winners import Winner, find_winner
 
 Winners = Mapping[tuple[str, str], Winner]  # by names of model and dataset

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from bench.data.catalogue import Dataset
-from bench.data.graph import UNKNOWN_LABEL
-from bench.data.splits import sealed_nodes, tuning_rule
-from bench.data.store import Stored
+from bench.cells import Cell, config_on
+from bench.datasets.catalogue import Dataset
+from bench.datasets.store import Stored
 from bench.errors import UserError
+from bench.graph import UNKNOWN_LABEL
 from bench.metrics import ACCURACY
 from bench.model import Model
-from bench.plan import Cell, config_on
 from bench.settings import AUTHOR_LANE, Resolved, resolve_settings
 from bench.space import Space, admits
+from bench.splits import sealed_nodes, tuning_rule
 from bench.text import nearest
 from bench.tuning.sampling import describe
 

@@ -21,8 +21,8 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from bench.cells import canonical_json
 from bench.errors import UserError
-from bench.plan import canonical_json
 from bench.records import DIVERGED, OK, OOM, PRUNED, TIMEOUT
 from bench.space import Space
 from bench.tuning.sampling import SlotSampler, distributions

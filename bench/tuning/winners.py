@@ -19,7 +19,7 @@ from bench.settings import TUNED_LANES
 from bench.toml import read_toml
 
 if TYPE_CHECKING:
-    from bench.data.catalogue import Dataset
+    from bench.datasets.catalogue import Dataset
 
 
 @dataclass(frozen=True)

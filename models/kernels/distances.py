@@ -6,7 +6,7 @@ import numba
 import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 
 KINDS = 256  # what a byte can say about a pair of nodes: its distance, or one of these two

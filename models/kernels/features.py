@@ -7,7 +7,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import as_tensor
 from models.kernels.dropout import dropped
 from models.kernels.propagation import SparseOperator

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import scipy.sparse as sp
 from torch import Tensor, nn
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from models.kernels.features import DENSE_FROM, FeatureMatrix
 from models.kernels.propagation import SparseOperator, normalized_adjacency
 

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache
 from models.kernels.features import FeatureMatrix
 from models.kernels.propagation import SparseOperator, scale_entries

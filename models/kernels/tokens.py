@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 from torch.nn import functional
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from bench.prepared import PrepareCache, as_tensor
 from models.kernels.propagation import SparseOperator, add_row, normalized_adjacency, sparse_dense
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bench.data.splits import rule_for, seeds_for
 from bench.errors import UserError
 from bench.metrics import ACCURACY
+from bench.splits import rule_for, seeds_for
 from bench.text import settings_as_typed
 
 if TYPE_CHECKING:
-    from bench.data.catalogue import Dataset
+    from bench.datasets.catalogue import Dataset
     from bench.model import Model
     from bench.settings import Resolved
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bench.data.graph import Graph
+from bench.cells import Cell, canonical_json
+from bench.graph import Graph
 from bench.model import Model
-from bench.plan import Cell, canonical_json
 
 SMALL = 50_000  # nodes: up to here operations are so short that a second thread per cell gains less than a second cell
 LIBRARIES = 2**29  # bytes of a process before its model asks for any

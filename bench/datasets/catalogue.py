@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from bench.data.canonical import canonical_graph
-from bench.data.graph import Graph
-from bench.data.npz import read_graph_npz, shown
-from bench.data.sources import Layout, stamp_paths
-from bench.data.splits import uniform_rule
+from bench.datasets.canonical import canonical_graph
+from bench.datasets.npz import read_graph_npz, shown
+from bench.datasets.sources import Layout, stamp_paths
 from bench.errors import UserError
+from bench.graph import Graph
 from bench.metrics import ACCURACY
+from bench.splits import uniform_rule
 from bench.text import nearest
 
 GROUPS = ("small", "large", "all", "small-twin", "large-twin", "all-twin")
@@ -64,7 +64,7 @@ class Dataset:
 @cache
 def datasets() -> dict[str, Dataset]:
     """All catalogued datasets by name."""
-    from bench.data.entries import ENTRIES
+    from bench.datasets.entries import ENTRIES
 
     return {dataset.name: dataset for dataset in ENTRIES}
 

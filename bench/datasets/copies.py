@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.canonical import RawGraph
-from bench.data.npz import read_array, read_sparse, reading, shown
+from bench.datasets.canonical import RawGraph
+from bench.datasets.npz import read_array, read_sparse, reading, shown
 from bench.errors import BadData
 
 _ROWS = 1 << 18  # lines of a table parsed together

@@ -16,7 +16,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from bench.meter import read_memory
+from bench.executors.meter import read_memory
 
 PR_SET_PDEATHSIG = 1
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.data.catalogue import Dataset
-from bench.data.store import Stored
-from bench.data.twin_specs import TWINS
-from bench.estimate import Forecaster, Speed
+from bench.cells import Cell, canonical_json
+from bench.datasets.catalogue import Dataset
+from bench.datasets.store import Stored
+from bench.datasets.twin_specs import TWINS
 from bench.model import Model
-from bench.plan import Cell, canonical_json
+from bench.planning.estimate import Forecaster, Speed
 from bench.prepared import list_entries
 from bench.sizes import format_size
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.canonical import RawGraph
+from bench.datasets.canonical import RawGraph
 from bench.errors import BadData
 
 _COMPRESSED = ("data", "indices", "indptr", "shape")  # the arrays of a compressed sparse matrix

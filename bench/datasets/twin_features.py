@@ -8,7 +8,7 @@ from numba import njit
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
-from bench.data.twin_specs import TwinSpec, Words
+from bench.datasets.twin_specs import TwinSpec, Words
 
 _CHUNK = 1 << 22  # random numbers drawn at once
 _SEPARATION = 2.5  # distance of two class means in standard deviations of a node's features

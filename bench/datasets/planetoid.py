@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.canonical import RawGraph
-from bench.data.npz import reading, shown
-from bench.data.pickles import read_pickle
+from bench.datasets.canonical import RawGraph
+from bench.datasets.npz import reading, shown
+from bench.datasets.pickles import read_pickle
 from bench.errors import BadData
 
 

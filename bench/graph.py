@@ -23,7 +23,7 @@ class Graph:
     labels: np.ndarray  # int64, length N; UNKNOWN_LABEL where the reader may not know
     num_classes: int
     fingerprint: str = ""
-    masks: np.ndarray | None = None  # uint8, public splits x N: which part a node is in, see bench/data/splits.py
+    masks: np.ndarray | None = None  # uint8, public splits x N: which part a node is in, see bench/splits.py
 
     @property
     def num_nodes(self) -> int:

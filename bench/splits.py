@@ -19,8 +19,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from bench.data.graph import PARTS, Split
 from bench.errors import UserError
+from bench.graph import PARTS, Split
 from bench.text import nearest
 
 MODES = ("fresh", "frozen", "sealed")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.data.catalogue import PaperStatistics
-from bench.data.graph import Graph
+from bench.datasets.catalogue import PaperStatistics
+from bench.graph import Graph
 
 
 @dataclass(frozen=True)

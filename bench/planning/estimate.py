@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.data.graph import Split
+from bench.cells import Cell, canonical_json
 from bench.environment import processor
+from bench.graph import Split
 from bench.model import Recipe
-from bench.plan import Cell, canonical_json
 from bench.records import (
     CAP_REACHED,
     OK,

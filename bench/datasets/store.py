@@ -22,12 +22,12 @@ import numpy as np
 import platformdirs
 import scipy.sparse as sp
 
-from bench.data.catalogue import Dataset
-from bench.data.counts import Counts, count
-from bench.data.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
-from bench.data.splits import MASKS, masks_rule
+from bench.datasets.catalogue import Dataset
+from bench.datasets.counts import Counts, count
 from bench.errors import BadData, UserError
 from bench.files import force_to_disk, replace_file
+from bench.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
+from bench.splits import MASKS, masks_rule
 
 _FORMAT = 1
 
@@ -55,7 +55,7 @@ def data_roots(option: Path | None) -> list[Path]:
 
 def open_dataset(dataset: Dataset, data: Path | None, cache: Path) -> Stored:
     """The dataset's canonical graph; fetched, parsed and written on the first call, mapped on every later one."""
-    from bench.data.fetch import fetch
+    from bench.datasets.fetch import fetch
 
     root = find_root(dataset, data, cache)
     if root is None and dataset.layouts:

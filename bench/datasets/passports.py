@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.data.catalogue import Dataset
-from bench.data.counts import differences, explain_edges
-from bench.data.fetch import how_to_get, is_offline
-from bench.data.store import Stored, find_root, find_stored, open_dataset
+from bench.datasets.catalogue import Dataset
+from bench.datasets.counts import differences, explain_edges
+from bench.datasets.fetch import how_to_get, is_offline
+from bench.datasets.store import Stored, find_root, find_stored, open_dataset
 from bench.errors import BadData
 
 

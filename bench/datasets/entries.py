@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bench.data.catalogue import Dataset, PaperStatistics
-from bench.data.copies import read_ogbn_products, read_reddit2
-from bench.data.grandplus import read_aminer, read_arrays
-from bench.data.graph import Graph
-from bench.data.npz import read_graph_npz
-from bench.data.planetoid import read_pubmed
-from bench.data.sources import Layout, load_files, stamp_files
+from bench.datasets.catalogue import Dataset, PaperStatistics
+from bench.datasets.copies import read_ogbn_products, read_reddit2
+from bench.datasets.grandplus import read_aminer, read_arrays
+from bench.datasets.npz import read_graph_npz
+from bench.datasets.planetoid import read_pubmed
+from bench.datasets.sources import Layout, load_files, stamp_files
+from bench.graph import Graph
 
 _NPZ_URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
 _CORA_URL = "https://github.com/abojchevski/graph2gauss/raw/master/data/"
@@ -219,14 +219,14 @@ _REAL = (
 
 
 def _load_twin(name: str, root: Path | None) -> Graph:
-    from bench.data import twins
-    from bench.data.canonical import check_graph
+    from bench.datasets import twins
+    from bench.datasets.canonical import check_graph
 
     return check_graph(twins.generate_twin(name), name)
 
 
 def _stamp_twin(root: Path | None) -> str:
-    from bench.data import twins
+    from bench.datasets import twins
 
     return f"twin v{twins.GENERATOR_VERSION}"
 
@@ -251,13 +251,13 @@ def _twin_of(dataset: Dataset) -> Dataset:
 
 
 def _load_digits(root: Path | None) -> Graph:
-    from bench.data.digits import load_digits_graph
+    from bench.datasets.digits import load_digits_graph
 
     return load_digits_graph()
 
 
 def _stamp_digits(root: Path | None) -> str:
-    from bench.data.digits import stamp_digits
+    from bench.datasets.digits import stamp_digits
 
     return stamp_digits()
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.npz import reading, shown
+from bench.datasets.npz import reading, shown
 from bench.errors import BadData
 
 _KINDS = "biuf"  # booleans and real numbers; above all no "O", Python objects

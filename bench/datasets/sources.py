@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.data.canonical import REVISION, RawGraph, canonical_graph
-from bench.data.graph import Graph
-from bench.data.npz import shown
+from bench.datasets.canonical import REVISION, RawGraph, canonical_graph
+from bench.datasets.npz import shown
 from bench.errors import MissingData
+from bench.graph import Graph
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from bench.cells import Cell
 from bench.console import say
-from bench.estimate import Estimator
-from bench.plan import Cell
+from bench.planning.estimate import Estimator
 from bench.records import OK, Record, score_of, wall_seconds
 from bench.sizes import format_duration
 

@@ -7,8 +7,8 @@ from importlib.metadata import version
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.canonical import REVISION, RawGraph, canonical_graph
-from bench.data.graph import Graph
+from bench.datasets.canonical import REVISION, RawGraph, canonical_graph
+from bench.graph import Graph
 
 NEIGHBOURS = 8
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.plan import Cell
+from bench.cells import Cell
 from bench.records import CAP_REACHED, OK, Record, machine_of, memory_used, peak, score_of
 from bench.sizes import format_size
 

@@ -16,10 +16,10 @@ import numpy as np
 from numba import njit
 from scipy.optimize import brentq
 
-from bench.data.graph import Graph
-from bench.data.twin_features import dense_features, word_features
-from bench.data.twin_specs import TWINS, TwinSpec
+from bench.datasets.twin_features import dense_features, word_features
+from bench.datasets.twin_specs import TWINS, TwinSpec
 from bench.errors import UserError
+from bench.graph import Graph
 
 __all__ = ["GENERATOR_VERSION", "TWINS", "TwinSpec", "build_twin", "generate_twin"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from bench.data.canonical import RawGraph
-from bench.data.npz import read_array, read_sparse, shown
-from bench.data.pickles import read_pickle
+from bench.datasets.canonical import RawGraph
+from bench.datasets.npz import read_array, read_sparse, shown
+from bench.datasets.pickles import read_pickle
 from bench.errors import BadData
 
 _ROWS = 1 << 16  # rows standardised together
