@@ -36,7 +36,7 @@ from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Stop, read_settings
 from bench.prepared import PrepareCache
 from bench.space import Whole
-from models.kernels.full_batch import FeaturesAndAdjacency, Norm, glorot, linear, make_norm, times
+from models.kernels.full_batch import FeaturesAndAdjacency, Norm, estimate_memory, glorot, linear, make_norm, times
 
 
 @dataclass(frozen=True)
@@ -111,16 +111,11 @@ class GCN(Model):
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
         """A training step."""
-        floor = 90e6  # threads, matrix products, what the allocator keeps of earlier steps
-        nodes, width, hidden = graph.num_nodes, graph.num_features, config.hidden
-        stored = getattr(graph.features, "nnz", nodes * width)
-        dense = 8 * stored >= nodes * width  # as FeatureMatrix decides
-        features = 8 * nodes * width if dense else 28 * stored
         hidden_layers = config.layers if config.linear_head else config.layers - 1
         beside = hidden_layers if config.norm != "none" or config.residual else 0
-        activations = 4 * nodes * hidden * (6 + 4 * max(0, hidden_layers - 1) + beside)
-        parameters = 20 * (1 + config.residual) * hidden * (width + hidden * (config.layers - 1))
-        return int(floor + features + 24 * (graph.num_entries + nodes) + activations + parameters)
+        per_node = config.hidden * (6 + 4 * max(0, hidden_layers - 1) + beside)
+        further = 20 * (1 + config.residual) * config.hidden**2 * (config.layers - 1)
+        return estimate_memory(graph, (1 + config.residual) * config.hidden, per_node) + further
 
     @classmethod
     def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> FeaturesAndAdjacency:

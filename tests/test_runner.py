@@ -1,4 +1,4 @@
-"""The runner's bookkeeping, with an executor that only pretends; whole cells are in test_cells.py."""
+"""The runner's bookkeeping, with an executor that only pretends; whole cells are in test_runs.py."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from bench.records import (
     TIMEOUT,
     UNSUPPORTED,
     Record,
+    metric_of,
     preparation_seconds,
-    score_of,
     wall_seconds,
 )
 from bench.tuning.choosing import outcomes
@@ -137,7 +137,7 @@ class Driver:
             else:
                 judge.complete()
         if status == OK:
-            accuracy = score_of(record, "val") / 100
+            accuracy = float(record["metrics"]["val"][metric_of(record)])
             self._tell(asked, OK, record["key"], seconds, accuracy, training_cost(record), note)
         else:
             self._tell(asked, status, record["key"], seconds, note=note, reason=record.get("reason", ""))
