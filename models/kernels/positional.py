@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
@@ -43,6 +45,11 @@ def laplacian_eigenvectors(graph: Graph, count: int, cache: PrepareCache) -> np.
         return np.zeros((graph.num_nodes, 0), dtype=np.float32)
     key = {"graph": graph.fingerprint, **laplacian_key(count)}
     return cache.get("laplacian", key, lambda: {"vectors": _solve(graph, count)})["vectors"]
+
+
+def random_signs(count: int, device: torch.device) -> Tensor:
+    """Plus or minus one, `count` times; drawn where torch's global generator is, the same on every device."""
+    return (2.0 * torch.randint(2, (count,)) - 1.0).to(device)
 
 
 def _solve(graph: Graph, count: int) -> np.ndarray:

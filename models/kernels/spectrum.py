@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
 
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache
-from models.kernels.positional import laplacian_eigenvectors
+from models.kernels.positional import laplacian_eigenvectors, random_signs
 
 _VERSION = 1
 _TOLERANCE = 1e-7  # of Lanczos, relative to each eigenvalue
@@ -51,6 +53,19 @@ def lowest_eigenpairs(graph: Graph, count: int, normalized: bool, cache: Prepare
         values, vectors = found["values"], found["vectors"]
     values = np.concatenate([np.zeros(trivial.shape[1]), values]).astype(np.float32)
     return values, np.concatenate([trivial, vectors], axis=1, dtype=np.float32)
+
+
+def frequency_pairs(graph: Graph, count: int, normalized: bool, cache: PrepareCache) -> Tensor:
+    """The same as pairs (entry, eigenvalue), N x count x 2."""
+    values, vectors = lowest_eigenpairs(graph, count, normalized, cache)
+    return torch.from_numpy(np.stack([vectors, np.broadcast_to(values, vectors.shape)], axis=2))
+
+
+def flip_signs(pairs: Tensor) -> Tensor:
+    """The pairs with the sign of each eigenvector drawn at random, since it says nothing."""
+    signs = torch.ones(pairs.shape[1:], device=pairs.device)
+    signs[:, 0] = random_signs(pairs.shape[1], pairs.device)
+    return pairs * signs
 
 
 def _trivial(graph: Graph, normalized: bool) -> np.ndarray:
