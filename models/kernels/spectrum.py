@@ -61,10 +61,13 @@ def frequency_pairs(graph: Graph, count: int, normalized: bool, cache: PrepareCa
     return torch.from_numpy(np.stack([vectors, np.broadcast_to(values, vectors.shape)], axis=2))
 
 
-def flip_signs(pairs: Tensor) -> Tensor:
-    """The pairs with the sign of each eigenvector drawn at random, since it says nothing."""
+def flip_signs(pairs: Tensor, drawn: float = 1.0) -> Tensor:
+    """The pairs with the sign of each eigenvector drawn at random, since it says nothing.
+
+    A one that is drawn stands for the sign `drawn`: records of SAN rest on 1, those of GraphGPS on -1.
+    """
     signs = torch.ones(pairs.shape[1:], device=pairs.device)
-    signs[:, 0] = random_signs(pairs.shape[1], pairs.device)
+    signs[:, 0] = drawn * random_signs(pairs.shape[1], pairs.device)
     return pairs * signs
 
 
