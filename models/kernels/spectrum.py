@@ -7,8 +7,8 @@ normalised, otherwise constant), which is in the null space too, does not depend
 graph where there is one component; what follows are eigenvectors of positive eigenvalues only. An isolated node has
 eigenvalue 1 in the normalised Laplacian and is a zero mode, hence left out, in the other.
 
-Both Laplacians are solved by Lanczos from one vector: of a positive eigenvalue that a symmetric graph has several times, it may find
-fewer vectors than there are, and goes on to the next eigenvalue.
+Both Laplacians are solved by Lanczos from one vector; of a positive eigenvalue that a symmetric graph has several
+times, it may find fewer vectors than there are, and goes on to the next eigenvalue.
 """
 
 from __future__ import annotations
