@@ -1,7 +1,6 @@
 """NAGphormer: a graph Transformer that sees each node as the sequence of its K + 1 neighbourhoods.
 
-Paper: Chen, Gao, Li, He: "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR
-2023, and its extension with neighbourhood augmentation (see nagphormer_plus.py).
+Paper: Chen et al.: "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR 2023.
 Settings: lane `author` holds the commands published with the official code, for all nine datasets. They lie partly
 outside the paper's search space (learning rate 1e-2 on CoraFull and Physics; heads and encoding size are not in it).
 
@@ -9,11 +8,9 @@ Where this knowingly differs from the official code:
   * Laplacian encoding: symmetric solver, fixed start, all zero modes left out (kernels/positional.py). The official
     call drops exactly one column, and on disconnected graphs its loose tolerance decides which one.
   * One operator, I - D^-1/2 A D^-1/2, for small and large graphs; the official code uses A + I for the large ones.
-  * Tokens always use Â = D^-1/2 (A + I) D^-1/2, as the paper defines it; the official small-graph branch multiplies
-    by whatever its data file holds.
+  * Tokens use the paper's Â = D^-1/2 (A + I) D^-1/2; the official small-graph branch takes what its data file holds.
   * q, k and v are one product, and the scalar that the official network creates and never uses is left out.
-  * The monitored loss is a mean over validation nodes, in a fixed order; the official one is a sum of batch means
-    over shuffled batches.
+  * The monitored loss is a mean over validation nodes; the official one is a sum of means over shuffled batches.
   * The best state is a real copy (on a processor the official one aliases the live weights).
 Defaults, for graphs without author settings: 500 nodes per update and a shorter warm-up (it is counted in updates, and
 a small graph would spend hundreds of epochs on it), and the lowest validation loss as the stopping rule (the authors'
@@ -32,7 +29,7 @@ from torch import Tensor, nn
 from bench.data.graph import Graph, Split
 from bench.model import Model, Recipe, added, read_settings
 from bench.prepared import PrepareCache
-from bench.space import Space, Whole
+from bench.space import Whole
 from models.kernels.attention import token_attention
 from models.kernels.dropout import add_dropped
 from models.kernels.positional import laplacian_eigenvectors, laplacian_key
@@ -82,16 +79,6 @@ class NAGphormerConfig(Recipe):
         return self.encoding_size if self.structural_encoding else 0
 
 
-PAPER_GRID: Space = {
-    "layers": Whole(1, 5),
-    "hidden": (128, 256, 512),
-    "hops": Whole(2, 20),
-    "learning_rate": (1e-3, 5e-3, 1e-4),
-    "weight_decay": (1e-4, 5e-4, 1e-5),
-    "dropout": (0.1, 0.3, 0.5),
-}
-# What the authors published lies outside their grid.
-PUBLISHED_BEYOND: Space = {"learning_rate": (1e-2, 5e-3, 1e-3, 1e-4), "heads": (1, 8), "encoding_size": (3, 10, 15)}
 _CACHED = 1 << 22  # numbers: 16 MiB, half of a common last-level cache
 
 
@@ -105,7 +92,26 @@ class NAGphormer(Model):
     revision = 1
     Config = NAGphormerConfig
     settings = read_settings(__file__)
-    spaces = {"paper": PAPER_GRID, "wide": {**PAPER_GRID, **PUBLISHED_BEYOND}}  # noqa: RUF012
+    spaces = {  # noqa: RUF012  the paper's grid, and one that also admits what the authors published
+        "paper": {
+            "layers": Whole(1, 5),
+            "hidden": (128, 256, 512),
+            "hops": Whole(2, 20),
+            "learning_rate": (1e-3, 5e-3, 1e-4),
+            "weight_decay": (1e-4, 5e-4, 1e-5),
+            "dropout": (0.1, 0.3, 0.5),
+        },
+        "wide": {
+            "layers": Whole(1, 5),
+            "hidden": (128, 256, 512),
+            "hops": Whole(2, 20),
+            "learning_rate": (1e-2, 5e-3, 1e-3, 1e-4),
+            "weight_decay": (1e-4, 5e-4, 1e-5),
+            "dropout": (0.1, 0.3, 0.5),
+            "heads": (1, 8),
+            "encoding_size": (3, 10, 15),
+        },
+    }
 
     def __init__(self, graph: Graph, prepared: Tokens, config: NAGphormerConfig) -> None:
         super().__init__(graph, prepared, config)
@@ -114,9 +120,8 @@ class NAGphormer(Model):
         self.encoder = nn.Sequential(*[EncoderLayer(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.hidden)
         self.hop_score = nn.Linear(2 * config.hidden, 1) if config.readout == "attention" else None
-        self.classifier = nn.Sequential(
-            nn.Linear(config.hidden, config.hidden // 2), nn.ReLU(), nn.Linear(config.hidden // 2, graph.num_classes)
-        )
+        half = config.hidden // 2
+        self.classifier = nn.Sequential(nn.Linear(config.hidden, half), nn.ReLU(), nn.Linear(half, graph.num_classes))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02 / config.layers**0.5)
@@ -126,9 +131,8 @@ class NAGphormer(Model):
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
         batch, hidden = min(config.batch_size or graph.num_nodes, graph.num_nodes), config.hidden
         step = 4 * batch * (config.hops + 1) * hidden * (19 + 14 * config.layers)  # with what the allocator keeps
-        width = graph.num_features + config.encoding_columns
-        parameters = 20 * hidden * (width + 8 * hidden * config.layers)  # with gradients, moments and the best state
-        return int(60e6 + parameters + peak_bytes(graph, config, step))  # 60 MB: threads, allocator, compiled code
+        weights = hidden * (graph.num_features + config.encoding_columns + 8 * hidden * config.layers)
+        return int(60e6 + 20 * weights + peak_bytes(graph, config, step))  # libraries; gradients, moments, best state
 
     @classmethod
     def estimate_disk(cls, graph: Graph, config: Any) -> int:
@@ -182,14 +186,12 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: NAGphormerConfig) -> None:
         super().__init__()
-        self.heads, self.dropout, self.attention_dropout = config.heads, config.dropout, config.attention_dropout
-        self.attention_norm = nn.LayerNorm(config.hidden)
-        self.query_key_value = nn.Linear(config.hidden, 3 * config.hidden)
-        self.output = nn.Linear(config.hidden, config.hidden)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(config.hidden, 2 * config.hidden), nn.GELU(), nn.Linear(2 * config.hidden, config.hidden)
-        )
+        hidden, self.heads = config.hidden, config.heads
+        self.dropout, self.attention_dropout = config.dropout, config.attention_dropout
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.query_key_value, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.feed_forward_norm = nn.LayerNorm(hidden)
+        self.feed_forward = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.GELU(), nn.Linear(2 * hidden, hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
         dropout, attention_dropout = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)
