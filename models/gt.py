@@ -35,10 +35,10 @@ from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
 from bench.prepared import PrepareCache, as_tensor
 from bench.space import Whole
-from models.kernels.edges import Edges, Norm, PostNormLayer, classification_loss, random_signs, readout
-from models.kernels.edges import estimate_memory as estimate_shared
-from models.kernels.features import FeatureMatrix
-from models.kernels.positional import laplacian_eigenvectors
+from models.kernels.edge_layers import EncodedNodes, Norm, PostNormLayer, classification_loss, estimate_memory, readout
+from models.kernels.edges import Edges
+from models.kernels.full_batch import linear
+from models.kernels.positional import laplacian_eigenvectors, random_signs
 
 _NO_EDGE = 1e-6  # below exp(-5), the least that a node with an edge can have as its sum of weights
 
@@ -73,15 +73,6 @@ class GTConfig(Recipe):
             raise ValueError(f"hidden must be at least 4, not {self.hidden}: the classifier divides it by 4")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The features, the eigenvectors (N x s) and the edges, ready for products."""
-
-    features: FeatureMatrix
-    encoding: Tensor
-    edges: Edges
-
-
 class GT(Model):
     """Layers of attention over incoming edges, each followed by a feed-forward block; norms after the additions."""
 
@@ -91,7 +82,6 @@ class GT(Model):
     paper = "Dwivedi and Bresson, A Generalization of Transformer Networks to Graphs, AAAI 2021 workshop"
     revision = 1
     Config = GTConfig
-    settings = {}  # noqa: RUF012
     edge_kind: ClassVar[type[Edges]] = Edges  # what computes along edges; the benchmark has another to compare with
     spaces = {  # noqa: RUF012
         "wide": {
@@ -109,7 +99,7 @@ class GT(Model):
         }
     }
 
-    def __init__(self, graph: Graph, prepared: Prepared, config: GTConfig) -> None:
+    def __init__(self, graph: Graph, prepared: EncodedNodes, config: GTConfig) -> None:
         super().__init__(graph, prepared, config)
         self.features, self.encoding, self.edges = prepared.features, prepared.encoding, prepared.edges
         self.embed = nn.Linear(graph.num_features, config.hidden)
@@ -120,17 +110,15 @@ class GT(Model):
 
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
-        return estimate_shared(graph, config)
+        return estimate_memory(graph, config)
 
     @classmethod
-    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> EncodedNodes:
         encoding = as_tensor(laplacian_eigenvectors(graph, config.encoding_size, cache))
-        edges = cls.edge_kind.of(graph, config.self_loops)
-        edges.operators(encoding.device)  # now, so that it counts as preprocessing
-        return Prepared(FeatureMatrix.of(graph, config.normalize_features), encoding, edges)
+        return EncodedNodes.of(graph, config, encoding, cls.edge_kind)
 
     def forward(self, nodes: Tensor) -> Tensor:
-        hidden = self.features.to(self.device) @ self.embed.weight.T.contiguous() + self.embed.bias
+        hidden = linear(self.features.to(self.device), self.embed)
         if self.place is not None:
             hidden = hidden + self.place(self._encoding())
         hidden = self.input_dropout(hidden)
@@ -146,8 +134,7 @@ class GT(Model):
         return self.encoding * random_signs(self.encoding.shape[1], self.device)
 
     def loss(self, batch: Tensor) -> Tensor:
-        labels = self.labels[batch].to(self.device)
-        return classification_loss(self(batch), labels, self.config.class_weighted)
+        return classification_loss(self(batch), self.labels[batch], self.config.class_weighted)
 
     def choices(self) -> dict[str, str]:
         return {"edges": self.edges.operators(self.device).name}

@@ -1,19 +1,16 @@
 """NAGphormer: a graph Transformer that sees each node as the sequence of its K + 1 neighbourhoods.
 
-Paper: Chen, Gao, Li, He: "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR
-2023, and its extension with neighbourhood augmentation (see nagphormer_plus.py).
-Settings: the commands published with the official code, for all nine datasets. They lie partly outside the paper's
-search space (learning rate 1e-2 on CoraFull and Physics; heads and encoding size are not in it at all).
+Paper: Chen et al.: "NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs", ICLR 2023.
+Settings: lane `author` holds the commands published with the official code, for all nine datasets. They lie partly
+outside the paper's search space (learning rate 1e-2 on CoraFull and Physics; heads and encoding size are not in it).
 
 Where this knowingly differs from the official code:
   * Laplacian encoding: symmetric solver, fixed start, all zero modes left out (kernels/positional.py). The official
     call drops exactly one column, and on disconnected graphs its loose tolerance decides which one.
   * One operator, I - D^-1/2 A D^-1/2, for small and large graphs; the official code uses A + I for the large ones.
-  * Tokens always use Â = D^-1/2 (A + I) D^-1/2, as the paper defines it; the official small-graph branch multiplies
-    by whatever its data file holds.
+  * Tokens use the paper's Â = D^-1/2 (A + I) D^-1/2; the official small-graph branch takes what its data file holds.
   * q, k and v are one product, and the scalar that the official network creates and never uses is left out.
-  * The monitored loss is a mean over validation nodes, in a fixed order; the official one is a sum of batch means
-    over shuffled batches.
+  * The monitored loss is a mean over validation nodes; the official one is a sum of means over shuffled batches.
   * The best state is a real copy (on a processor the official one aliases the live weights).
 Defaults, for graphs without author settings: 500 nodes per update and a shorter warm-up (it is counted in updates, and
 a small graph would spend hundreds of epochs on it), and the lowest validation loss as the stopping rule (the authors'
@@ -30,13 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from bench.graph import Graph, Split
-from bench.model import Model, Recipe, added
+from bench.model import Model, Recipe, added, read_settings
 from bench.prepared import PrepareCache
 from bench.space import Whole
 from models.kernels.attention import token_attention
 from models.kernels.dropout import add_dropped
 from models.kernels.positional import laplacian_eigenvectors, laplacian_key
-from models.kernels.tokens import MaterialisedTokens, ProjectedTokens, cheaper_strategy
+from models.kernels.tokens import ProjectedTokens, Tokens, build_tokens, cached_bytes, peak_bytes
 
 
 @dataclass(frozen=True)
@@ -76,20 +73,12 @@ class NAGphormerConfig(Recipe):
         if self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
 
+    @property
+    def encoding_columns(self) -> int:
+        """How many columns the encoding adds to the features, where the graph has as many."""
+        return self.encoding_size if self.structural_encoding else 0
 
-_PUBLISHED: dict[str, dict[str, Any]] = {
-    "pubmed": {"hops": 7, "encoding_size": 15, "hidden": 512},
-    "corafull": {"hops": 3, "encoding_size": 10, "hidden": 512, "heads": 1, "learning_rate": 1e-2},
-    "computer": {"hops": 3, "encoding_size": 15, "hidden": 512},
-    "photo": {"hops": 3, "encoding_size": 10, "hidden": 128},
-    "cs": {"hops": 3, "encoding_size": 10, "hidden": 512, "layers": 3},
-    "physics": {"hops": 5, "encoding_size": 10, "hidden": 128, "learning_rate": 1e-2},
-    "aminer": {"hops": 16, "encoding_size": 10, "hidden": 512, "layers": 3},
-    "reddit": {"hops": 10, "encoding_size": 10, "hidden": 512},
-    "amazon2m": {"hops": 10, "encoding_size": 3, "hidden": 512, "heads": 1},
-}
-_COMMON = {"batch_size": 2000, "warmup_updates": 400, "stop": "ranked", "patience": 50}
-AUTHOR_SETTINGS = {dataset: {**_COMMON, **chosen} for dataset, chosen in _PUBLISHED.items()}
+
 _CACHED = 1 << 22  # numbers: 16 MiB, half of a common last-level cache
 
 
@@ -102,7 +91,7 @@ class NAGphormer(Model):
     paper = "Chen et al., NAGphormer: A Tokenized Graph Transformer for Node Classification in Large Graphs, ICLR 2023"
     revision = 1
     Config = NAGphormerConfig
-    settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
+    settings = read_settings(__file__)
     spaces = {  # noqa: RUF012  the paper's grid, and one that also admits what the authors published
         "paper": {
             "layers": Whole(1, 5),
@@ -124,16 +113,15 @@ class NAGphormer(Model):
         },
     }
 
-    def __init__(self, graph: Graph, prepared: MaterialisedTokens | ProjectedTokens, config: NAGphormerConfig) -> None:
+    def __init__(self, graph: Graph, prepared: Tokens, config: NAGphormerConfig) -> None:
         super().__init__(graph, prepared, config)
         self.sequences, self.num_classes = prepared, graph.num_classes
         self.project = nn.Linear(prepared.width, config.hidden)
         self.encoder = nn.Sequential(*[EncoderLayer(config) for _ in range(config.layers)])
         self.norm = nn.LayerNorm(config.hidden)
         self.hop_score = nn.Linear(2 * config.hidden, 1) if config.readout == "attention" else None
-        self.classifier = nn.Sequential(
-            nn.Linear(config.hidden, config.hidden // 2), nn.ReLU(), nn.Linear(config.hidden // 2, graph.num_classes)
-        )
+        half = config.hidden // 2
+        self.classifier = nn.Sequential(nn.Linear(config.hidden, half), nn.ReLU(), nn.Linear(half, graph.num_classes))
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02 / config.layers**0.5)
@@ -141,47 +129,19 @@ class NAGphormer(Model):
 
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
-        """A training step or, where tokens are projected, an inference over all nodes, above what both hold."""
-        floor = 60e6  # threads, allocator, compiled code
-        nodes, hidden, length = graph.num_nodes, config.hidden, config.hops + 1
-        extra = config.encoding_size if config.structural_encoding else 0
-        width = graph.num_features + extra
-        tokens = min(config.batch_size or nodes, nodes) * length
-        step = 4 * tokens * hidden * (19 + 14 * config.layers)  # activations, gradients, what the allocator keeps
-        parameters = 20 * hidden * (width + 8 * hidden * config.layers)  # with gradients, moments and the best state
-        strategy = config.tokens
-        if strategy == "auto":
-            strategy = cheaper_strategy(graph, extra, config.hops, config.batch_size)
-        if strategy == "materialised":
-            rows = 6 * tokens * width  # a batch as it is gathered; the tokens themselves are mapped from the disk
-            return int(floor + parameters + step + rows)
-        nonzero = getattr(graph.features, "nnz", None)  # sparse features are kept both ways
-        held = 8 * (graph.num_entries + nodes) + (4 * nodes * graph.num_features if nonzero is None else 16 * nonzero)
-        return int(floor + parameters + held + max(step + 12 * nodes * hidden, 4 * nodes * hidden * length))
+        batch, hidden = min(config.batch_size or graph.num_nodes, graph.num_nodes), config.hidden
+        step = 4 * batch * (config.hops + 1) * hidden * (19 + 14 * config.layers)  # with what the allocator keeps
+        weights = hidden * (graph.num_features + config.encoding_columns + 8 * hidden * config.layers)
+        return int(60e6 + 20 * weights + peak_bytes(graph, config, step))  # libraries; gradients, moments, best state
 
     @classmethod
     def estimate_disk(cls, graph: Graph, config: Any) -> int:
-        """The encoding and, where tokens are materialised, a table per hop."""
-        nodes, extra = graph.num_nodes, config.encoding_size if config.structural_encoding else 0
-        strategy = config.tokens
-        if strategy == "auto":
-            strategy = cheaper_strategy(graph, extra, config.hops, config.batch_size)
-        bytes_each = {"projected": 0, "materialised": 2 if config.token_storage == "float16" else 4}[strategy]
-        return 4 * nodes * extra + bytes_each * (config.hops + 1) * nodes * (graph.num_features + extra)
+        return cached_bytes(graph, config)
 
     @classmethod
-    def prepare(
-        cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache
-    ) -> MaterialisedTokens | ProjectedTokens:
-        size = config.encoding_size if config.structural_encoding else 0
-        structure = laplacian_eigenvectors(graph, size, cache)
-        strategy = config.tokens
-        if strategy == "auto":
-            strategy = cheaper_strategy(graph, structure.shape[1], config.hops, config.batch_size)
-        if strategy == "projected":
-            return ProjectedTokens.build(graph, structure, config.hops)
-        key = {"encoding": laplacian_key(size)}
-        return MaterialisedTokens.build(graph, structure, config.hops, cache, key, config.token_storage)
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Tokens:
+        structure = laplacian_eigenvectors(graph, config.encoding_columns, cache)
+        return build_tokens(graph, structure, config, cache, {"encoding": laplacian_key(config.encoding_columns)})
 
     def forward(self, nodes: Tensor) -> Tensor:
         return self.classify(self.sequences.project(nodes, self.project.weight))
@@ -226,14 +186,12 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: NAGphormerConfig) -> None:
         super().__init__()
-        self.heads, self.dropout, self.attention_dropout = config.heads, config.dropout, config.attention_dropout
-        self.attention_norm = nn.LayerNorm(config.hidden)
-        self.query_key_value = nn.Linear(config.hidden, 3 * config.hidden)
-        self.output = nn.Linear(config.hidden, config.hidden)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden)
-        self.feed_forward = nn.Sequential(
-            nn.Linear(config.hidden, 2 * config.hidden), nn.GELU(), nn.Linear(2 * config.hidden, config.hidden)
-        )
+        hidden, self.heads = config.hidden, config.heads
+        self.dropout, self.attention_dropout = config.dropout, config.attention_dropout
+        self.attention_norm = nn.LayerNorm(hidden)
+        self.query_key_value, self.output = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.feed_forward_norm = nn.LayerNorm(hidden)
+        self.feed_forward = nn.Sequential(nn.Linear(hidden, 2 * hidden), nn.GELU(), nn.Linear(2 * hidden, hidden))
 
     def forward(self, tokens: Tensor) -> Tensor:
         dropout, attention_dropout = (self.dropout, self.attention_dropout) if self.training else (0.0, 0.0)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from models.nagphormer import AUTHOR_SETTINGS, NAGphormer, NAGphormerConfig
+from models.nagphormer import NAGphormer, NAGphormerConfig
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class NAGphormerPlus(NAGphormer):
     paper = "Chen et al., Tokenized Graph Transformer with Neighborhood Augmentation for Node Classification, 2023"
     revision = 1
     Config = NAGphormerPlusConfig
-    settings = {"author": AUTHOR_SETTINGS}  # noqa: RUF012
+    settings = NAGphormer.settings
     spaces = {  # noqa: RUF012  NAGphormer's, and the paper's grid for the augmentation
         name: {**space, "mask_ratio": (0.25, 0.5, 0.75), "augment_probability": (0.25, 0.5, 0.75, 1.0)}
         for name, space in NAGphormer.spaces.items()

@@ -3,65 +3,50 @@
 Paper: Kreuzer, Beaini, Hamilton, Létourneau, Tossou: "Rethinking Graph Transformers with Spectral Attention", NeurIPS
 2021.
 Settings: the authors publish none for any graph of this benchmark (theirs are for PATTERN, CLUSTER, ZINC, MOLHIV and
-MOLPCBA). The positional encoding and the recipe are theirs for CLUSTER and PATTERN: 10 eigenpairs, an encoder of width
-16 with 4 heads, Adam, the rate halved when the validation loss has not fallen for 10 evaluations, the end when it is
-below a 500th of the first (as for PATTERN, 5e-4 to 1e-6; for CLUSTER it is a 50th). The other defaults are fewer layers
-and dropout. The learning rate of 5e-3 was by far the best of six by validation accuracy on Photo's sealed split (one
-trial each of at most 60 epochs, in the ledger): 1e-3, and with it two layers, layer norms, less dropout or self-loops
-came after it. All six were cut off with their validation losses still falling, so the choice favours what learns fast.
-About a fifth of each fresh test set on Photo are validation nodes of this choice: a small bias among six candidates.
+MOLPCBA). Encoding and recipe are theirs for CLUSTER and PATTERN: 10 eigenpairs, an encoder of width 16 with 4 heads,
+Adam, the rate halved when the validation loss has not fallen for 10 evaluations, the end when it is below a 500th of
+the first (as for PATTERN, 5e-4 to 1e-6; for CLUSTER a 50th). The other defaults are fewer layers and dropout. The
+learning rate of 5e-3 was by far the best of six by validation accuracy on Photo's sealed split (one trial each of at
+most 60 epochs, in the ledger): 1e-3, and with it two layers, layer norms, less dropout or self-loops came after it. All
+were cut off with validation losses still falling, so the choice favours what learns fast. About a fifth of each fresh
+test set on Photo are validation nodes of this choice: a small bias among six candidates.
 
-The default is the sparse variant, in which only the graph's edges are attended to; `attention=full` adds all other
-pairs of nodes ("fake" edges) with projections of their own and the weight gamma. The record's choices say which one
-was run.
+By default only the graph's edges are attended to; `attention=full` adds all other pairs of nodes ("fake" edges) with
+projections of their own and the weight gamma.
 
 Where this knowingly differs from the official code:
   * The signs of the eigenvectors are flipped at random for every update; the official loop for node classification
     draws them and never applies them. `sign_flips=false` is that.
-  * Eigenvectors: Lanczos instead of a dense solver; all zero modes of a graph in several pieces count as one, the
-    trivial vector of the whole graph (kernels/spectrum.py). A dense solver returns an arbitrary rotation of them.
+  * Eigenvectors: Lanczos, and one trivial vector for all zero modes of a graph in several pieces (kernels/spectrum.py);
+    a dense solver returns an arbitrary rotation of them.
   * Features enter through a linear map; the official node classifier looks up an embedding of a node's type.
   * The vector of an edge type multiplies the queries; the official code multiplies it into every edge.
   * The loss is not weighted by class unless `class_weighted` says so (see gt.py).
   * The state of the highest validation accuracy is kept; the official code tests the last one.
 Kept, though it looks like a slip: the m entries of each node are scaled to length 1, not the eigenvectors.
-Full batch; inference is one forward pass over the whole graph, with the signs of the eigenvectors as they were solved.
+Full batch; inference is one pass over the whole graph, with the signs of the eigenvectors as they were solved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from bench.graph import Graph, Split
 from bench.model import Model, Recipe, Schedule, Stop
-from bench.prepared import PrepareCache, as_tensor
+from bench.prepared import PrepareCache
 from bench.space import Whole
-from models.kernels.attention import token_attention
-from models.kernels.dropout import add_dropped
-from models.kernels.edges import (
-    Edges,
-    Norm,
-    PostNormLayer,
-    classification_loss,
-    keep_positive,
-    random_signs,
-    readout,
-    through_kept,
-)
-from models.kernels.edges import estimate_memory as estimate_shared
-from models.kernels.features import FeatureMatrix
-from models.kernels.spectrum import lowest_eigenpairs
+from models.kernels.edge_layers import EncodedNodes, Norm, PostNormLayer, classification_loss, estimate_memory, readout
+from models.kernels.edges import PAIRS_AT_ONCE, Edges
+from models.kernels.encoder_layer import EncoderLayer
+from models.kernels.full_batch import linear
+from models.kernels.spectrum import flip_signs, frequency_pairs
 
 _EPSILON = 1e-6  # added to every sum of weights, as in the official code
-_WIDE_ENTRIES = 1 << 20  # numbers in the wide layer of the positional encoder that exist at the same time: 4 MB
-_PAIRS_AT_ONCE = 1 << 24  # weights of pairs of nodes and heads, in the full variant
 
 
 @dataclass(frozen=True)
@@ -96,26 +81,14 @@ class SANConfig(Recipe):
     stop: Stop = "never"
 
     def __post_init__(self) -> None:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
-        if self.encoding_width % self.encoding_heads:
-            raise ValueError(
-                f"encoding_width ({self.encoding_width}) must be a multiple of encoding_heads ({self.encoding_heads})"
-            )
+        for width, heads in (("hidden", "heads"), ("encoding_width", "encoding_heads")):
+            if getattr(self, width) % getattr(self, heads):
+                values = getattr(self, width), getattr(self, heads)
+                raise ValueError(f"{width} ({values[0]}) must be a multiple of {heads} ({values[1]})")
         if self.hidden <= self.encoding_width or self.hidden < 4:
             raise ValueError(f"hidden ({self.hidden}) must be above encoding_width ({self.encoding_width}) and 3")
         if self.gamma < 0:
             raise ValueError(f"gamma must be at least 0, not {self.gamma}")
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The features, the eigenvectors' entries (N x m), the eigenvalues (m) and the edges."""
-
-    features: FeatureMatrix
-    entries: Tensor
-    values: Tensor
-    edges: Edges
 
 
 class SAN(Model):
@@ -127,7 +100,6 @@ class SAN(Model):
     paper = "Kreuzer et al., Rethinking Graph Transformers with Spectral Attention, NeurIPS 2021"
     revision = 1
     Config = SANConfig
-    settings = {}  # noqa: RUF012
     edge_kind: ClassVar[type[Edges]] = Edges  # what computes along edges; the benchmark has another to compare with
     spaces = {  # noqa: RUF012
         "wide": {
@@ -146,12 +118,13 @@ class SAN(Model):
         }
     }
 
-    def __init__(self, graph: Graph, prepared: Prepared, config: SANConfig) -> None:
+    def __init__(self, graph: Graph, prepared: EncodedNodes, config: SANConfig) -> None:
         super().__init__(graph, prepared, config)
-        self.features, self.edges = prepared.features, prepared.edges
-        self.entries, self.values = prepared.entries, prepared.values
+        self.features, self.pairs, self.edges = prepared.features, prepared.encoding, prepared.edges
         self.embed = nn.Linear(graph.num_features, config.hidden - config.encoding_width)
-        self.encode = LearntEncoding(config)
+        self.encode = nn.Sequential(nn.Linear(2, config.encoding_width))  # of pairs (entry, eigenvalue)
+        sizes = config.encoding_width, config.encoding_heads, config.encoding_feed_forward, config.encoding_dropout
+        self.encode.extend([EncoderLayer(*sizes) for _ in range(config.encoding_layers)])
         self.input_dropout = nn.Dropout(config.input_dropout)
         self.edge_types = nn.Embedding(2 if config.attention == "full" else 1, config.hidden)  # real edges come last
         self.layers = nn.ModuleList([SANLayer(config) for _ in range(config.layers)])
@@ -159,40 +132,28 @@ class SAN(Model):
 
     @classmethod
     def estimate_memory(cls, graph: Graph, config: Any) -> int:
-        tokens = graph.num_nodes * config.frequencies
-        per_token = config.encoding_layers * (
-            10 * config.encoding_width + 2 * config.encoding_heads * config.frequencies
-        )
-        pairs = 3 * 4 * _PAIRS_AT_ONCE if config.attention == "full" else 0
-        return estimate_shared(graph, config) + 4 * tokens * per_token + pairs
+        c, pairs = config, 3 * 4 * PAIRS_AT_ONCE if config.attention == "full" else 0
+        per_token = c.encoding_layers * (10 * c.encoding_width + 2 * c.encoding_heads * c.frequencies)
+        return estimate_memory(graph, c) + 4 * graph.num_nodes * c.frequencies * per_token + pairs
 
     @classmethod
-    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> Prepared:
-        values, vectors = (
-            as_tensor(part) for part in lowest_eigenpairs(graph, config.frequencies, normalized=True, cache=cache)
-        )
+    def prepare(cls, graph: Graph, split: Split, config: Any, seed: int, cache: PrepareCache) -> EncodedNodes:
+        pairs = frequency_pairs(graph, config.frequencies, normalized=True, cache=cache)
         if config.normalize_entries:
-            vectors = functional.normalize(vectors, dim=1)
-        edges = cls.edge_kind.of(graph, config.self_loops)
-        edges.operators(vectors.device)  # now, so that it counts as preprocessing
-        return Prepared(FeatureMatrix.of(graph, config.normalize_features), vectors, values, edges)
+            pairs[:, :, 0] = functional.normalize(pairs[:, :, 0], dim=1)
+        return EncodedNodes.of(graph, config, pairs, cls.edge_kind)
 
     def forward(self, nodes: Tensor) -> Tensor:
-        embedded = self.features.to(self.device) @ self.embed.weight.T.contiguous() + self.embed.bias
-        hidden = self.input_dropout(torch.cat([embedded, self._encoding()], dim=1))
+        self.pairs = self.pairs.to(self.device)
+        pairs = flip_signs(self.pairs) if self.training and self.config.sign_flips else self.pairs
+        embedded = linear(self.features.to(self.device), self.embed)
+        hidden = self.input_dropout(torch.cat([embedded, self.encode(pairs).sum(dim=1)], dim=1))
         for layer in self.layers:
             hidden = layer(hidden, self.edges, self.edge_types.weight)
         return self.classify(hidden[nodes.to(self.device)])
 
-    def _encoding(self) -> Tensor:
-        self.entries, self.values = self.entries.to(self.device), self.values.to(self.device)
-        if not (self.training and self.config.sign_flips):
-            return self.encode(self.entries, self.values)
-        return self.encode(self.entries * random_signs(len(self.values), self.device), self.values)
-
     def loss(self, batch: Tensor) -> Tensor:
-        labels = self.labels[batch].to(self.device)
-        return classification_loss(self(batch), labels, self.config.class_weighted)
+        return classification_loss(self(batch), self.labels[batch], self.config.class_weighted)
 
     def choices(self) -> dict[str, str]:
         return {"attention": self.config.attention, "edges": self.edges.operators(self.device).name}
@@ -214,9 +175,8 @@ class SANLayer(nn.Module):
         query, key = self.real(nodes, types[-1])
         weighted, total = edges.sums(query, key, value)
         if self.fake is not None:
-            rows = max(1, _PAIRS_AT_ONCE // (self.heads * len(nodes)))
             query, key = self.fake(nodes, types[0])
-            others = edges.complement_sums(query, key, value, rows)
+            others = edges.complement_sums(query, key, value)
             real, fake = 1.0 / (1.0 + self.gamma), self.gamma / (1.0 + self.gamma)
             weighted, total = (real * own + fake * other for own, other in zip((weighted, total), others, strict=True))
         return self.rest(nodes, (weighted / (total + _EPSILON)).flatten(1))
@@ -233,123 +193,3 @@ class Projections(nn.Module):
     def forward(self, nodes: Tensor, kind: Tensor) -> tuple[Tensor, Tensor]:
         query, key = self.query(nodes) * self.edge(kind), self.key(nodes)
         return query.unflatten(-1, (self.heads, -1)), key.unflatten(-1, (self.heads, -1))
-
-
-# -- positional encoding ----------------------------------------------------------------------------------------------
-
-
-class LearntEncoding(nn.Module):
-    """A Transformer over each node's m pairs (entry, eigenvalue), summed to one vector per node."""
-
-    def __init__(self, config: SANConfig) -> None:
-        super().__init__()
-        self.lift = nn.Linear(2, config.encoding_width)
-        self.layers = nn.ModuleList([EncodingLayer(config) for _ in range(config.encoding_layers)])
-
-    def forward(self, entries: Tensor, values: Tensor) -> Tensor:
-        tokens = self.lift(torch.stack([entries, values.expand_as(entries)], dim=-1))
-        for layer in self.layers:
-            tokens = layer(tokens)
-        return tokens.sum(dim=1)
-
-
-class EncodingLayer(nn.Module):
-    """torch's TransformerEncoderLayer as it is by default (norms after the additions, ReLU), on fused kernels."""
-
-    def __init__(self, config: SANConfig) -> None:
-        super().__init__()
-        width = config.encoding_width
-        self.heads, self.dropout = config.encoding_heads, config.encoding_dropout
-        self.query_key_value, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.widen = nn.Linear(width, config.encoding_feed_forward)
-        self.narrow = nn.Linear(config.encoding_feed_forward, width)
-        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        nn.init.xavier_uniform_(self.query_key_value.weight)  # this and the zeros: as torch's attention starts
-        nn.init.zeros_(self.query_key_value.bias)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        rate = self.dropout if self.training else 0.0
-        attended = token_attention(self.query_key_value(tokens), self.heads, rate)
-        tokens = self.attention_norm(add_dropped(tokens, self.output(attended), rate))
-        wide = feed_forward(tokens.flatten(0, 1), self.widen, self.narrow, rate).view_as(tokens)
-        return self.feed_forward_norm(add_dropped(tokens, wide, rate))
-
-
-def feed_forward(x: Tensor, widen: nn.Linear, narrow: nn.Linear, rate: float) -> Tensor:
-    """narrow(dropout(relu(widen(x)))), a block of rows at a time; pass rate 0 outside training.
-
-    The wide rows (2048 numbers for each of a node's m pairs) would be far more than all else in this network, so no
-    more than a block of them ever exists: the backward pass computes them again.
-    """
-    if not x.is_cpu:
-        return plain_feed_forward(x, widen, narrow, rate)
-    seed = int(torch.randint(2**32, ())) if rate > 0.0 else 0
-    out: Tensor = _FeedForward.apply(x, widen.weight, widen.bias, narrow.weight, narrow.bias, rate, seed)
-    return out
-
-
-def plain_feed_forward(x: Tensor, widen: nn.Linear, narrow: nn.Linear, rate: float) -> Tensor:
-    """The same with torch's own means."""
-
-    def of_rows(rows: Tensor) -> Tensor:
-        return narrow(functional.dropout(functional.relu(widen(rows)), rate))
-
-    parts = x.split(max(1, _WIDE_ENTRIES // widen.out_features))
-    return torch.cat([checkpoint(of_rows, part, use_reentrant=False) for part in parts])
-
-
-class _FeedForward(torch.autograd.Function):
-    """On the processor: blocks that stay in its cache, and dropout by a hash of the position (kernels/dropout.py)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        widen: Tensor,
-        widen_bias: Tensor,
-        narrow: Tensor,
-        narrow_bias: Tensor,
-        rate: float,
-        seed: int,
-    ) -> Tensor:
-        ctx.rate, ctx.seed = rate, seed
-        ctx.save_for_backward(x, widen, widen_bias, narrow)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        for rows, wide in _blocks(x, widen):
-            _fill(wide, x[rows], widen, widen_bias, rate, seed + rows.start)
-            torch.addmm(narrow_bias, wide, narrow.T, out=out[rows])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, widen, widen_bias, narrow = ctx.saved_tensors
-        of_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-        of_widen, of_widen_bias, of_narrow = (torch.zeros_like(part) for part in (widen, widen_bias, narrow))
-        slopes = torch.empty(0)
-        for rows, wide in _blocks(x, widen):
-            _fill(wide, x[rows], widen, widen_bias, ctx.rate, ctx.seed + rows.start)
-            of_narrow.addmm_(gradient[rows].T, wide)
-            slopes = torch.mm(gradient[rows], narrow, out=slopes.resize_(wide.shape))
-            through_kept(wide.view(-1).numpy(), 1.0 / (1.0 - ctx.rate), slopes.view(-1).numpy())
-            of_widen.addmm_(slopes.T, x[rows])
-            of_widen_bias += slopes.sum(dim=0)
-            torch.mm(slopes, widen, out=of_x[rows])
-        return of_x, of_widen, of_widen_bias, of_narrow, gradient.sum(dim=0), None, None
-
-
-def _blocks(x: Tensor, widen: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of x and room for their wide form, the same room every time."""
-    size = max(1, _WIDE_ENTRIES // len(widen))
-    room = x.new_empty((min(size, len(x)), len(widen)))
-    for first in range(0, len(x), size):
-        rows = slice(first, min(first + size, len(x)))
-        yield rows, room[: rows.stop - rows.start]
-
-
-def _fill(wide: Tensor, x: Tensor, widen: Tensor, bias: Tensor, rate: float, seed: int) -> None:
-    torch.addmm(bias, x, widen.T, out=wide)
-    if rate == 0.0:
-        wide.relu_()
-    else:
-        keep_positive(wide.view(-1).numpy(), int(rate * 2.0**32), 1.0 / (1.0 - rate), seed % 2**32)

@@ -17,16 +17,9 @@ from bench.graph import Graph
 from bench.model import Model
 from bench.prepared import PrepareCache
 from models.kernels import edges as module
-from models.kernels.edges import (
-    CLAMP,
-    Edges,
-    PlainOperators,
-    PostNormLayer,
-    classification_loss,
-    random_signs,
-    readout,
-    relu_dropped,
-)
+from models.kernels.dropout import relu_dropped
+from models.kernels.edge_layers import PostNormLayer, classification_loss, readout
+from models.kernels.edges import CLAMP, Edges, PlainOperators
 from perf.edges import MaterialisedEdges, MaterialisedGT, MaterialisedSAN
 
 CPU = torch.device("cpu")
@@ -213,17 +206,21 @@ def test_the_same_bytes_for_any_number_of_threads(many_threads: Any) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 60, 1000])
 @pytest.mark.parametrize("scale", [1.0, 3.0], ids=["free", "clamped"])
-def test_the_complement_is_all_that_is_no_edge_and_no_loop(rows: int, scale: float) -> None:
+def test_the_complement_is_all_that_is_no_edge_and_no_loop(
+    rows: int, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAIRS_AT_ONCE", rows * HEADS * 60)
     graph = random_graph()
     mask = (1.0 - dense_adjacency(graph)) * (1.0 - np.eye(60))
-    assert_sums_and_gradients(lambda *x: edges_of(graph).complement_sums(*x, rows), mask, node_tensors(60, scale))
+    assert_sums_and_gradients(edges_of(graph).complement_sums, mask, node_tensors(60, scale))
 
 
-def test_the_complement_keeps_to_its_rows() -> None:
+def test_the_complement_keeps_to_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAIRS_AT_ONCE", HEADS * 8 * 60)
     edges = edges_of(random_graph())
     tensors = [x.requires_grad_() for x in node_tensors(60)]
     with LargestTensor() as seen:
-        weighted, _ = edges.complement_sums(*tensors, 8)
+        weighted, _ = edges.complement_sums(*tensors)
         weighted.sum().backward()
     assert seen.entries == HEADS * 8 * 60
     assert HEADS * 8 * 60 > 60 * HEADS * (WIDTH + 1)
@@ -316,11 +313,3 @@ def test_the_weighted_loss_by_hand() -> None:
     assert float(classification_loss(scores, labels, False)) == pytest.approx((3 * np.log(3) + np.log(2)) / 4)
     alone = classification_loss(scores[:3], labels[:3], True)  # a single class: every weight would be zero
     assert float(alone) == pytest.approx(np.log(3))
-
-
-def test_signs_are_plus_or_minus_one_and_come_from_the_global_generator() -> None:
-    torch.manual_seed(0)
-    signs = random_signs(1000, CPU)
-    assert set(signs.tolist()) == {-1.0, 1.0} and abs(float(signs.mean())) < 0.15
-    torch.manual_seed(0)
-    assert torch.equal(random_signs(1000, CPU), signs)

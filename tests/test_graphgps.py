@@ -14,21 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
+from torch_geometric.data import Data
+from torch_geometric.transforms import AddRandomWalkPE
 
 from bench.graph import Graph
 from bench.prepared import PrepareCache
-from models import graphgps
-from models.graphgps import (
-    Attention,
-    FrequencyEncoder,
-    GraphGPS,
-    GraphGPSConfig,
-    Layer,
-    Performer,
-    return_probabilities,
-)
-from models.kernels import biased_attention
+from models.graphgps import GraphGPS, GraphGPSConfig, Layer
+from models.kernels import biased_attention, global_attention
+from models.kernels.global_attention import Attention, Performer
 from models.kernels.propagation import SparseOperator, normalized_adjacency
+from models.kernels.random_walks import return_probabilities
 
 
 def build(graph: Graph, seed: int = 0, **values: Any) -> GraphGPS:
@@ -180,7 +175,7 @@ def test_performer_is_attention_with_random_features() -> None:
 
 
 def test_performer_approaches_softmax_attention_with_many_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphgps, "_EPSILON", 0.0)  # it pulls towards equal weights
+    monkeypatch.setattr(global_attention, "_EPSILON", 0.0)  # it pulls towards equal weights
     errors = []
     for directions in (16, 4096):
         torch.manual_seed(0)
@@ -215,35 +210,39 @@ def test_performer_s_directions_are_drawn_once_from_the_seed() -> None:
 
 
 def test_pairs_are_encoded_one_by_one_and_summed() -> None:
-    encoder = FrequencyEncoder(1).eval()
+    model = build(path_graph(), hidden=5, frequency_width=1).eval()
+    encoder = model.frequency_encoder
     with torch.no_grad():  # relu(2 a + b), relu(3 b - 1), then their sum minus a half
-        encoder.pair[0].weight.copy_(torch.tensor([[2.0, 1.0], [0.0, 3.0]]))
-        encoder.pair[0].bias.copy_(torch.tensor([0.0, -1.0]))
-        encoder.pair[2].weight.copy_(torch.tensor([[1.0, 1.0]]))
-        encoder.pair[2].bias.copy_(torch.tensor([-0.5]))
-    pairs = torch.tensor([[[0.5, 0.0], [-1.0, 1.0]], [[0.1, 0.0], [1.0, 1.0]]])
+        encoder[0].weight.copy_(torch.tensor([[2.0, 1.0], [0.0, 3.0]]))
+        encoder[0].bias.copy_(torch.tensor([0.0, -1.0]))
+        encoder[2].weight.copy_(torch.tensor([[1.0, 1.0]]))
+        encoder[2].bias.copy_(torch.tensor([-0.5]))
+    pairs = torch.tensor([[[0.5, 0.0], [-1.0, 1.0]], [[0.1, 0.0], [1.0, 1.0]], [[0.0, 0.0], [0.0, 0.0]]])
     # first node: relu(1 + 0 - 0.5) + relu(0 + 2 - 0.5); second: relu(0.2 - 0.5) = 0 and relu(3 + 2 - 0.5)
-    torch.testing.assert_close(encoder(pairs), torch.tensor([[2.0], [4.5]]))
+    model.frequencies = pairs
+    torch.testing.assert_close(model._embed()[:, 4:], torch.tensor([[2.0], [4.5], [0.0]]))
 
 
 def test_signs_of_whole_eigenvectors_flip_in_training_only() -> None:
     torch.manual_seed(0)
-    encoder, pairs = FrequencyEncoder(4), torch.randn(6, 3, 2)
+    model = build(path_graph(), frequencies=3)
+    seen: list[Tensor] = []
+    model.frequency_encoder.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    model.eval()(torch.arange(3))
+    pairs = seen.pop()
+    assert torch.equal(pairs, model.frequencies)
     flipped = [
-        encoder.eval()(pairs * torch.tensor([[a, 1.0], [b, 1.0], [c, 1.0]])).detach()
+        pairs * torch.tensor([[a, 1.0], [b, 1.0], [c, 1.0]])
         for a in (1.0, -1.0)
         for b in (1.0, -1.0)
         for c in (1.0, -1.0)
     ]
-    assert torch.equal(encoder(pairs), encoder(pairs)) and torch.equal(encoder(pairs), flipped[0])
-    encoder.train()
-    seen = []
+    model.train()
     for _ in range(200):
-        found = encoder(pairs).detach()
-        matches = [at for at, other in enumerate(flipped) if torch.equal(found, other)]
-        assert len(matches) == 1
-        seen += matches
-    assert (np.bincount(seen, minlength=8) > 5).all()  # 25 of each are expected
+        model(torch.arange(3))
+    matches = [[at for at, other in enumerate(flipped) if torch.equal(found, other)] for found in seen]
+    assert all(len(found) == 1 for found in matches)
+    assert (np.bincount([at for [at] in matches], minlength=8) > 5).all()  # 25 of each are expected
 
 
 def test_pairs_hold_the_lowest_eigenvectors_of_the_plain_laplacian() -> None:
@@ -278,6 +277,14 @@ def test_return_probabilities_are_diagonals_of_dense_powers(num_nodes: int, edge
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_return_probabilities_are_torch_geometrics(seed: int) -> None:
+    graph = random_graph(seed)
+    data = Data(edge_index=torch.from_numpy(np.stack(graph.adjacency().nonzero())).long(), num_nodes=60)
+    expected = AddRandomWalkPE(9)(data).random_walk_pe
+    np.testing.assert_allclose(return_probabilities(graph, 9, PrepareCache()), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_return_probabilities_by_hand() -> None:
     graph = make_graph(5, [(0, 1), (1, 2), (3, 3)])  # a path, a node with a loop, a node by itself
     expected = [[0, 0.5, 0, 0.5], [0, 1, 0, 1], [0, 0.5, 0, 0.5], [1, 1, 1, 1], [0, 0, 0, 0]]
@@ -303,8 +310,8 @@ def dense_input(graph: Graph, model: GraphGPS, weights: dict[str, Tensor]) -> Te
     """Projected features and encodings; fresh running statistics: mean 0, variance 1."""
     parts = [linear(torch.from_numpy(dense_features(graph).astype(np.float64)), weights, "project")]
     if model.frequencies is not None:
-        inner = torch.relu(linear(model.frequencies.double(), weights, "frequency_encoder.pair.0"))
-        parts.append(torch.relu(linear(inner, weights, "frequency_encoder.pair.2")).sum(dim=1))
+        inner = torch.relu(linear(model.frequencies.double(), weights, "frequency_encoder.0"))
+        parts.append(torch.relu(linear(inner, weights, "frequency_encoder.2")).sum(dim=1))
     if model.walks is not None:
         normed = model.walks.double() / math.sqrt(1 + 1e-5)
         normed = normed * weights["walk_encoder.0.weight"] + weights["walk_encoder.0.bias"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from graphs import ISOLATED, dense_adjacency, dense_laplacian, make_graph, path_graph, random_graph
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
 from models.kernels import positional
-from models.kernels.positional import laplacian_eigenvectors
+from models.kernels.positional import laplacian_eigenvectors, random_signs
 
 
 def eigenvectors(graph: Graph, count: int) -> np.ndarray:
@@ -156,6 +157,14 @@ def test_cached_and_uncached_are_equal(tmp_path: Path) -> None:
     laplacian_eigenvectors(graph, 7, cache)
     laplacian_eigenvectors(random_graph(1), 6, cache)
     assert len(list_entries(tmp_path)) == 3  # another count and another graph are other entries
+
+
+def test_signs_are_plus_or_minus_one_and_come_from_the_global_generator() -> None:
+    torch.manual_seed(0)
+    signs = random_signs(1000, torch.device("cpu"))
+    assert set(signs.tolist()) == {-1.0, 1.0} and abs(float(signs.mean())) < 0.15
+    torch.manual_seed(0)
+    assert torch.equal(random_signs(1000, torch.device("cpu")), signs)
 
 
 # -- the solver of large graphs ---------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ from torch.nn import functional
 from bench.graph import Graph
 from bench.prepared import PrepareCache
 from bench.space import admits
-from models import san
-from models.kernels.edges import keep_positive
+from models.kernels import edges, encoder_layer
+from models.kernels.dropout import keep_positive
+from models.kernels.encoder_layer import feed_forward, plain_feed_forward
 from models.kernels.spectrum import lowest_eigenpairs
-from models.san import SAN, LearntEncoding, SANConfig, SANLayer, feed_forward, plain_feed_forward
+from models.san import SAN, SANConfig, SANLayer
 
 NODES = torch.arange(60)
 SMALL: dict[str, Any] = {"hidden": 16, "heads": 4, "layers": 2, "encoding_width": 8, "encoding_heads": 2}
@@ -46,13 +47,13 @@ def with_random_weights(model: SAN, scale: float = 0.4) -> SAN:
 # -- the positional encoding ------------------------------------------------------------------------------------------
 
 
-def torch_encoder(encoding: LearntEncoding, config: SANConfig) -> nn.TransformerEncoder:
+def torch_encoder(encoding: nn.Sequential, config: SANConfig) -> nn.TransformerEncoder:
     """torch's own encoder, defaults and all, with our weights."""
     layer = nn.TransformerEncoderLayer(
         config.encoding_width, config.encoding_heads, config.encoding_feed_forward, batch_first=True
     )
     encoder = nn.TransformerEncoder(layer, config.encoding_layers, enable_nested_tensor=False)
-    for theirs, ours in zip(encoder.layers, encoding.layers, strict=True):
+    for theirs, ours in zip(encoder.layers, encoding[1:], strict=True):
         state = ours.state_dict()
         names = {"query_key_value": "self_attn.in_proj_", "output": "self_attn.out_proj.", "widen": "linear1."}
         names |= {"narrow": "linear2.", "attention_norm": "norm1.", "feed_forward_norm": "norm2."}
@@ -62,11 +63,11 @@ def torch_encoder(encoding: LearntEncoding, config: SANConfig) -> nn.Transformer
     return encoder.double()
 
 
-def encoder_twin(encoding: LearntEncoding, config: SANConfig, entries: Tensor, values: Tensor) -> Tensor:
+def encoder_twin(encoding: nn.Sequential, config: SANConfig, pairs: Tensor) -> Tensor:
     """Pairs (entry, eigenvalue), lifted, encoded by torch's layers in float64 and summed."""
     encoder = torch_encoder(encoding, config).train(encoding.training)
-    pairs = torch.stack([entries.double(), values.double().expand_as(entries)], dim=2)
-    lifted = pairs @ encoding.lift.weight.double().T + encoding.lift.bias.double()
+    lift = encoding[0]
+    lifted = pairs.double() @ lift.weight.double().T + lift.bias.double()
     return encoder(lifted).sum(dim=1)
 
 
@@ -76,34 +77,33 @@ def test_the_encoding_is_that_of_torchs_transformer(
     layers: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = with_random_weights(build(random_graph(), encoding_layers=layers)).eval()
-    monkeypatch.setattr(san, "_WIDE_ENTRIES", rows_at_once * 24)
-    expected = encoder_twin(model.encode, model.config, model.entries, model.values)
-    found = model.encode(model.entries, model.values)
+    monkeypatch.setattr(encoder_layer, "_WIDE_ENTRIES", rows_at_once * 24)
+    expected = encoder_twin(model.encode, model.config, model.pairs)
+    found = model.encode(model.pairs).sum(dim=1)
     assert found.shape == (60, 8)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
-        torch.testing.assert_close(model.encode(model.entries, model.values), found, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(model.encode(model.pairs).sum(dim=1), found, rtol=1e-6, atol=1e-6)
 
 
 def test_the_encoders_gradients_are_those_of_torchs_transformer(monkeypatch: pytest.MonkeyPatch) -> None:
     model = with_random_weights(build(random_graph(), encoding_layers=2)).eval()
-    monkeypatch.setattr(san, "_WIDE_ENTRIES", 37 * 24)
+    monkeypatch.setattr(encoder_layer, "_WIDE_ENTRIES", 37 * 24)
     encoder = torch_encoder(model.encode, model.config).eval()
     slope = torch.randn(60, 8)
-    (model.encode(model.entries, model.values) * slope).sum().backward()
-    pairs = torch.stack([model.entries, model.values.expand_as(model.entries)], dim=2).double()
+    (model.encode(model.pairs).sum(dim=1) * slope).sum().backward()
     lift = nn.Linear(2, 8).double()
-    lift.load_state_dict(model.encode.lift.state_dict())
-    (encoder(lift(pairs)).sum(dim=1) * slope).sum().backward()
+    lift.load_state_dict(model.encode[0].state_dict())
+    (encoder(lift(model.pairs.double())).sum(dim=1) * slope).sum().backward()
     ours = dict(model.encode.named_parameters())
     theirs = dict(encoder.named_parameters()) | {f"lift.{name}": value for name, value in lift.named_parameters()}
-    pairs_of_names = {"lift.weight": "lift.weight", "layers.0.widen.weight": "layers.0.linear1.weight"}
-    pairs_of_names |= {"layers.0.query_key_value.weight": "layers.0.self_attn.in_proj_weight"}
+    pairs_of_names = {"0.weight": "lift.weight", "1.widen.weight": "layers.0.linear1.weight"}
+    pairs_of_names |= {"1.query_key_value.weight": "layers.0.self_attn.in_proj_weight"}
     pairs_of_names |= {
-        "layers.1.narrow.bias": "layers.1.linear2.bias",
-        "layers.1.output.bias": "layers.1.self_attn.out_proj.bias",
+        "2.narrow.bias": "layers.1.linear2.bias",
+        "2.output.bias": "layers.1.self_attn.out_proj.bias",
     }
-    pairs_of_names |= {"layers.1.attention_norm.weight": "layers.1.norm1.weight"}
+    pairs_of_names |= {"2.attention_norm.weight": "layers.1.norm1.weight"}
     for here, there in pairs_of_names.items():
         assert ours[here].grad is not None and theirs[there].grad is not None
         torch.testing.assert_close(ours[here].grad.double(), theirs[there].grad, rtol=2e-3, atol=1e-4, msg=here)
@@ -112,7 +112,7 @@ def test_the_encoders_gradients_are_those_of_torchs_transformer(monkeypatch: pyt
 def test_the_encoder_starts_as_torchs_does() -> None:
     config = SANConfig()
     torch.manual_seed(0)
-    ours = LearntEncoding(config).layers[0]
+    ours = build(random_graph(), hidden=64, encoding_width=16, encoding_heads=4, encoding_feed_forward=2048).encode[1]
     theirs = nn.TransformerEncoderLayer(16, 4)
     assert (theirs.linear1.out_features, theirs.dropout.p, theirs.norm_first) == (2048, 0.1, False)
     assert (config.encoding_feed_forward, config.encoding_dropout) == (2048, 0.1)
@@ -152,7 +152,7 @@ def gradients_of(function: Any, x: Tensor, *layers: nn.Linear) -> list[Tensor]:
 def test_blocks_are_the_formula_with_the_same_dropout_in_both_directions(
     rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(san, "_WIDE_ENTRIES", 5 * 24)
+    monkeypatch.setattr(encoder_layer, "_WIDE_ENTRIES", 5 * 24)
     layers, x = linear_pair(), torch.randn(33, 8)
     torch.manual_seed(2)
     ours = gradients_of(lambda x, *both: feed_forward(x, *both, rate), x, *layers)
@@ -174,7 +174,7 @@ def test_blocks_are_the_formula_with_the_same_dropout_in_both_directions(
 
 
 def test_the_plain_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(san, "_WIDE_ENTRIES", 5 * 24)
+    monkeypatch.setattr(encoder_layer, "_WIDE_ENTRIES", 5 * 24)
     layers, x = linear_pair(), torch.randn(33, 8)
     fused, plain = (
         gradients_of(lambda x, *both, how=how: how(x, *both, 0.0), x, *layers)
@@ -186,7 +186,7 @@ def test_the_plain_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("how", [feed_forward, plain_feed_forward], ids=["fused", "plain"])
 def test_only_a_block_of_the_wide_layer_exists(how: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(san, "_WIDE_ENTRIES", 4 * 200)
+    monkeypatch.setattr(encoder_layer, "_WIDE_ENTRIES", 4 * 200)
     x = torch.randn(60, 8).requires_grad_()
     with LargestTensor() as seen:
         how(x, *linear_pair(200), 0.5).sum().backward()
@@ -197,19 +197,19 @@ def test_entries_of_a_node_are_scaled_to_length_one() -> None:
     graph = random_graph()
     values, vectors = lowest_eigenpairs(graph, 6, True, PrepareCache())
     model = build(graph)
-    np.testing.assert_allclose(model.values, values)
+    np.testing.assert_allclose(model.pairs[:, :, 1], np.tile(values, (60, 1)))
     lengths = np.linalg.norm(vectors, axis=1)
     others = np.setdiff1d(np.arange(60), ISOLATED)
-    np.testing.assert_allclose(model.entries[others], vectors[others] / lengths[others, None], atol=1e-6)
-    assert not model.entries[list(ISOLATED)].any()  # no part in any of these: zero stays zero
-    np.testing.assert_allclose(build(graph, normalize_entries=False).entries, vectors)
+    np.testing.assert_allclose(model.pairs[others, :, 0], vectors[others] / lengths[others, None], atol=1e-6)
+    assert not model.pairs[list(ISOLATED), :, 0].any()  # no part in any of these: zero stays zero
+    np.testing.assert_allclose(build(graph, normalize_entries=False).pairs[:, :, 0], vectors)
     assert values[0] == 0.0 and values[1] > 0  # the trivial one is among them
 
 
 def test_a_graph_with_fewer_eigenpairs_than_asked_for() -> None:
     graph = make_graph(60, [(0, 1), (1, 2)])
     model = build(graph, frequencies=70)
-    assert model.entries.shape[1] == len(model.values) <= 60
+    assert model.pairs.shape[1] <= 60
     assert model.eval()(NODES).isfinite().all()
 
 
@@ -253,7 +253,7 @@ def attended_by(model: SAN, hidden: Tensor) -> Tensor:
 def test_attention_is_the_dense_formula(
     attention: str, gamma: float, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(san, "_PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(edges, "PAIRS_AT_ONCE", at_once)
     graph = random_graph()
     model = with_random_weights(build(graph, attention=attention, gamma=gamma), 0.6)
     hidden = torch.randn(60, 16)
@@ -314,7 +314,7 @@ def test_features_stand_beside_the_encoding(sparse: bool) -> None:
     expected = torch.cat(
         [
             features @ model.embed.weight.double().T + model.embed.bias.double(),
-            encoder_twin(model.encode, model.config, model.entries, model.values),
+            encoder_twin(model.encode, model.config, model.pairs),
         ],
         dim=1,
     )
@@ -336,11 +336,13 @@ def test_signs_are_flipped_while_training_where_asked(flips: bool) -> None:
     model.train()
     for _ in range(5):
         model(NODES)
-    signs = {tuple((entries * model.entries).sum(dim=0).sign().tolist()) for entries in seen}
-    assert all(torch.equal(entries.abs(), model.entries.abs()) for entries in seen)
+    assert all(torch.equal(pairs[:, :, 1], model.pairs[:, :, 1]) for pairs in seen)
+    entries, original = [pairs[:, :, 0] for pairs in seen], model.pairs[:, :, 0]
+    signs = {tuple((flipped * original).sum(dim=0).sign().tolist()) for flipped in entries}
+    assert all(torch.equal(flipped.abs(), original.abs()) for flipped in entries)
     assert (len(signs) > 1) == flips
     model.eval()(NODES)
-    assert torch.equal(seen[-1], model.entries)
+    assert torch.equal(seen[-1], model.pairs)
 
 
 @pytest.mark.parametrize("setting", ["dropout", "input_dropout", "encoding_dropout"])

@@ -149,7 +149,7 @@ def test_projected_tokens_and_gradient_against_the_dense_formula(
     expected_gradient = torch.einsum("nkh,nkd->hd", slope.double(), dense)
     for tokens in (
         MaterialisedTokens.build(graph, structure, hops, PrepareCache(), KEY),
-        ProjectedTokens.build(graph, structure, hops),
+        ProjectedTokens(graph, structure, hops),
     ):
         assert tokens.width == 20 + size
         leaf = weight.clone().requires_grad_()

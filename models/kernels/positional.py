@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
 
 from bench.graph import Graph
 from bench.prepared import PrepareCache
@@ -45,6 +48,11 @@ def laplacian_eigenvectors(graph: Graph, count: int, cache: PrepareCache) -> np.
     return cache.get("laplacian", key, lambda: {"vectors": _solve(graph, count)})["vectors"]
 
 
+def random_signs(count: int, device: torch.device) -> Tensor:
+    """Plus or minus one, `count` times; drawn where torch's global generator is, the same on every device."""
+    return (2.0 * torch.randint(2, (count,)) - 1.0).to(device)
+
+
 def _solve(graph: Graph, count: int) -> np.ndarray:
     size = graph.num_nodes
     adjacency, modes = _normalized_with_zero_modes(graph, np.float32 if size >= _LARGE else np.float64)
@@ -57,10 +65,12 @@ def _solve(graph: Graph, count: int) -> np.ndarray:
         values, vectors = _lanczos(adjacency, modes, count)
     else:
         values, vectors = _block_lanczos(adjacency, modes, count)
-    chosen = vectors[:, np.argsort(-values, kind="stable")[:count]]
-    largest = np.abs(chosen).argmax(axis=0)
-    signs = np.sign(chosen[largest, np.arange(count)])
-    return (chosen * signs).astype(np.float32)
+    return with_positive_peaks(vectors[:, np.argsort(-values, kind="stable")[:count]]).astype(np.float32)
+
+
+def with_positive_peaks(vectors: np.ndarray) -> np.ndarray:
+    """Give each column the sign that makes its largest entry positive."""
+    return vectors * np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])])
 
 
 def _lanczos(adjacency: sp.csr_array, modes: sp.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,15 +79,21 @@ def _lanczos(adjacency: sp.csr_array, modes: sp.csr_array, count: int) -> tuple[
     The eigenvalues of D^-1/2 A D^-1/2 lie in [-1, 1]. They are shifted to [1, 3], so that no vector is mapped to zero,
     and the known modes are moved from 3 to -1, away from everything else.
     """
-    size, across = adjacency.shape[0], sp.csr_array(modes.T)
-    operator = LinearOperator(
-        (size, size), matvec=lambda x: 2.0 * x + adjacency @ x - 4.0 * (modes @ (across @ x)), dtype=np.float64
+    across = sp.csr_array(modes.T)
+    return largest_eigenpairs(
+        lambda x: 2.0 * x + adjacency @ x - 4.0 * (modes @ (across @ x)), adjacency.shape[0], count, _TOLERANCE
     )
+
+
+def largest_eigenpairs(
+    apply: Callable[[np.ndarray], np.ndarray], size: int, count: int, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues of a symmetric operator and their vectors, by Lanczos from a fixed start."""
     start = np.random.default_rng(0).standard_normal(size)
     # Newer releases of scipy draw a fresh vector when the Krylov space is exhausted, from a generator of their own.
     seeded: dict[str, Any] = {"rng": np.random.default_rng(0)} if "rng" in signature(eigsh).parameters else {}
-    subspace = min(size, 2 * count + 20)
-    return eigsh(operator, k=count, which="LA", v0=start, tol=_TOLERANCE, ncv=subspace, **seeded)
+    operator = LinearOperator((size, size), matvec=lambda x: apply(x.ravel()), dtype=np.float64)
+    return eigsh(operator, k=count, which="LA", v0=start, tol=tolerance, ncv=min(size, 2 * count + 20), **seeded)
 
 
 def _block_lanczos(adjacency: sp.csr_array, modes: sp.csr_array, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -140,10 +156,14 @@ def _normalized_with_zero_modes(graph: Graph, precision: type) -> tuple[sp.csr_a
     adjacency = sp.csr_array(graph.adjacency().astype(precision))
     scale: np.ndarray = (1.0 / np.sqrt(np.maximum(degrees, 1.0))).astype(precision)
     scale_entries(adjacency.indptr, adjacency.indices, adjacency.data, scale)
-    components, member = connected_components(adjacency, directed=False)
-    volume = np.bincount(member, weights=degrees, minlength=components)
-    column = np.cumsum(volume > 0) - 1  # components without an edge have no zero mode
-    nodes = np.flatnonzero(degrees > 0)
-    entries = np.sqrt(degrees[nodes] / volume[member[nodes]])
-    shape = (graph.num_nodes, int((volume > 0).sum()))
-    return adjacency, sp.csr_array((entries.astype(precision), (nodes, column[member[nodes]])), shape=shape)
+    modes = component_modes(connected_components(adjacency, directed=False)[1], degrees)
+    return adjacency, modes.astype(precision)
+
+
+def component_modes(member: np.ndarray, weights: np.ndarray) -> sp.csr_array:
+    """One sparse column of length 1 per component with any weight: the square roots of the weights on its nodes."""
+    volume = np.bincount(member, weights=weights)
+    column = np.cumsum(volume > 0) - 1
+    nodes = np.flatnonzero(weights > 0)
+    entries = np.sqrt(weights[nodes] / volume[member[nodes]])
+    return sp.csr_array((entries, (nodes, column[member[nodes]])), shape=(len(member), int((volume > 0).sum())))

@@ -7,29 +7,34 @@ normalised, otherwise constant), which is in the null space too, does not depend
 graph where there is one component; what follows are eigenvectors of positive eigenvalues only. An isolated node has
 eigenvalue 1 in the normalised Laplacian and is a zero mode, hence left out, in the other.
 
-Both solvers are Lanczos from one vector: of a positive eigenvalue that a symmetric graph has several times, it may find
-fewer vectors than there are, and goes on to the next eigenvalue.
+Both Laplacians are solved by Lanczos from one vector; of a positive eigenvalue that a symmetric graph has several
+times, it may find fewer vectors than there are, and goes on to the next eigenvalue.
 """
 
 from __future__ import annotations
 
-from inspect import signature
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
+import torch
 from scipy.sparse.csgraph import connected_components
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import cg
+from torch import Tensor
 
 from bench.graph import Graph
 from bench.prepared import PrepareCache
-from models.kernels.positional import laplacian_eigenvectors
+from models.kernels.positional import (
+    component_modes,
+    laplacian_eigenvectors,
+    largest_eigenpairs,
+    random_signs,
+    with_positive_peaks,
+)
 
 _VERSION = 1
 _TOLERANCE = 1e-7  # of Lanczos, relative to each eigenvalue
 _SOLVED = 1e-9  # of the linear systems inside it, relative to their right-hand sides
 _NOT_ONE = 1e-3  # an eigenvalue this far from 1 is not that of isolated nodes: their entries are zero, and not rounding
-_MOST_STEPS = 20_000  # conjugate gradients per system; hundreds are usual
+_MOST_STEPS = 20_000  # of conjugate gradients per system; hundreds are usual
 
 
 def lowest_eigenpairs(graph: Graph, count: int, normalized: bool, cache: PrepareCache) -> tuple[np.ndarray, np.ndarray]:
@@ -51,6 +56,22 @@ def lowest_eigenpairs(graph: Graph, count: int, normalized: bool, cache: Prepare
         values, vectors = found["values"], found["vectors"]
     values = np.concatenate([np.zeros(trivial.shape[1]), values]).astype(np.float32)
     return values, np.concatenate([trivial, vectors], axis=1, dtype=np.float32)
+
+
+def frequency_pairs(graph: Graph, count: int, normalized: bool, cache: PrepareCache) -> Tensor:
+    """The same as pairs (entry, eigenvalue), N x count x 2."""
+    values, vectors = lowest_eigenpairs(graph, count, normalized, cache)
+    return torch.from_numpy(np.stack([vectors, np.broadcast_to(values, vectors.shape)], axis=2))
+
+
+def flip_signs(pairs: Tensor, drawn: float = 1.0) -> Tensor:
+    """The pairs with the sign of each eigenvector drawn at random, since it says nothing.
+
+    A one that is drawn stands for the sign `drawn`: records of SAN rest on 1, those of GraphGPS on -1.
+    """
+    signs = torch.ones(pairs.shape[1:], device=pairs.device)
+    signs[:, 0] = drawn * random_signs(pairs.shape[1], pairs.device)
+    return pairs * signs
 
 
 def _trivial(graph: Graph, normalized: bool) -> np.ndarray:
@@ -77,7 +98,7 @@ def _solve_plain(graph: Graph, count: int) -> dict[str, np.ndarray]:
     linked = np.flatnonzero(np.bincount(member)[member] > 1)
     adjacency = sp.csr_array(graph.adjacency().astype(np.float64)[linked][:, linked])
     laplacian = sp.csr_array(sp.diags_array(adjacency.sum(axis=1)) - adjacency)
-    modes = _component_modes(member[linked])
+    modes = component_modes(member[linked], np.ones(len(linked)))
     count = min(count, len(linked) - modes.shape[1])
     vectors = np.zeros((graph.num_nodes, count))
     if count == 0:
@@ -88,58 +109,29 @@ def _solve_plain(graph: Graph, count: int) -> dict[str, np.ndarray]:
     else:
         chosen = _lanczos(laplacian, modes, count)
     values = (chosen * (laplacian @ chosen)).sum(axis=0)
-    largest = np.abs(chosen).argmax(axis=0)
-    vectors[linked] = chosen * np.sign(chosen[largest, np.arange(count)])
+    vectors[linked] = with_positive_peaks(chosen)
     return {"values": values, "vectors": vectors.astype(np.float32)}
-
-
-def _component_modes(member: np.ndarray) -> sp.csr_array:
-    """The zero modes of D - A: one sparse column per component, constant on its nodes, of length 1."""
-    _, column, sizes = np.unique(member, return_inverse=True, return_counts=True)
-    entries = 1.0 / np.sqrt(sizes[column])
-    return sp.csr_array((entries, (np.arange(len(member)), column)), shape=(len(member), len(sizes)))
 
 
 def _lanczos(laplacian: sp.csr_array, modes: sp.csr_array, count: int) -> np.ndarray:
     """Eigenvectors of the smallest positive eigenvalues, ascending: the largest of the pseudo-inverse.
 
     The low end of D - A is crowded beside its largest eigenvalue, which exceeds the largest degree: Lanczos on the
-    matrix itself would not get there. Its inverse spreads that end out, at the price of a linear system per step. The
-    identity is added so that no vector is mapped to zero: the zero modes have eigenvalue 1, all others more.
+    matrix itself would not get there. Its inverse spreads that end out, at the price of a linear system per step (on
+    Pubmed's normalised Laplacian, which positional.py solves without it, seven times as long). The identity is added so
+    that no vector is mapped to zero: the zero modes have eigenvalue 1, all others more.
     """
-    size, across = laplacian.shape[0], sp.csr_array(modes.T)
+    across = sp.csr_array(modes.T)
+    diagonal = sp.diags_array(1.0 / laplacian.diagonal())
 
     def without_modes(x: np.ndarray) -> np.ndarray:
         return x - modes @ (across @ x)
 
     def apply(x: np.ndarray) -> np.ndarray:
-        x = x.ravel()
-        return x + without_modes(_conjugate_gradients(laplacian, without_modes(x)))
+        solved, unfinished = cg(laplacian, without_modes(x), rtol=_SOLVED, maxiter=_MOST_STEPS, M=diagonal)
+        if unfinished:
+            raise RuntimeError(f"a linear system of the Laplacian is not solved after {_MOST_STEPS} steps")
+        return x + without_modes(solved)
 
-    operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(size)
-    # Newer releases of scipy draw a fresh vector when the Krylov space is exhausted, from a generator of their own.
-    seeded: dict[str, Any] = {"rng": np.random.default_rng(0)} if "rng" in signature(eigsh).parameters else {}
-    subspace = min(size, 2 * count + 20)
-    values, vectors = eigsh(operator, k=count, which="LA", v0=start, tol=_TOLERANCE, ncv=subspace, **seeded)
+    values, vectors = largest_eigenpairs(apply, laplacian.shape[0], count, _TOLERANCE)
     return vectors[:, np.argsort(-values, kind="stable")]
-
-
-def _conjugate_gradients(matrix: sp.csr_array, right: np.ndarray) -> np.ndarray:
-    """A solution of matrix x = right, up to zero modes, preconditioned by the diagonal: the degrees."""
-    inverse = 1.0 / matrix.diagonal()
-    x, residual = np.zeros_like(right), right.copy()
-    scaled = inverse * residual
-    direction, size = scaled.copy(), residual @ scaled
-    enough = _SOLVED**2 * size
-    for _ in range(_MOST_STEPS):
-        if size <= enough:
-            return x
-        image = matrix @ direction
-        step = size / (direction @ image)
-        x += step * direction
-        residual -= step * image
-        scaled = inverse * residual
-        before, size = size, residual @ scaled
-        direction = scaled + (size / before) * direction
-    raise RuntimeError(f"a linear system of the Laplacian is not solved after {_MOST_STEPS} steps")

@@ -26,17 +26,45 @@ _VERSION = 1
 _DENSE_COST, _SPARSE_COST = 1 / 80, 1 / 10  # relative time of one multiply-add in a dense and in a sparse product
 
 
+def build_tokens(graph: Graph, structure: np.ndarray, config: Any, cache: PrepareCache, key: dict[str, Any]) -> Tokens:
+    """Prepare the tokens as NAGphormer's settings ask for; `key` names `structure`, the encoding U."""
+    if choose_strategy(graph, config, structure.shape[1]) == "projected":
+        return ProjectedTokens(graph, structure, config.hops)
+    return MaterialisedTokens.build(graph, structure, config.hops, cache, key, config.token_storage)
+
+
+def choose_strategy(graph: Graph, config: Any, extra: int) -> str:
+    """Return the strategy that the settings name, or the cheaper one with `extra` columns of encoding."""
+    if config.tokens != "auto":
+        return str(config.tokens)
+    return cheaper_strategy(graph, extra, config.hops, config.batch_size)
+
+
 def cheaper_strategy(graph: Graph, extra: int, hops: int, batch: int) -> str:
     """Which strategy needs less time per training step; a pure function of shapes (both scale alike with h)."""
-    features = graph.num_features
-    materialised = min(batch or graph.num_nodes, graph.num_nodes) * (hops + 1) * (features + extra) * _DENSE_COST
-    if sp.issparse(graph.features):
-        project = graph.features.nnz * _SPARSE_COST
-    else:
-        project = graph.num_nodes * features * _DENSE_COST
-    propagate = hops * (graph.num_entries + graph.num_nodes) * _SPARSE_COST
-    projected = project + graph.num_nodes * extra * _DENSE_COST + propagate
+    nodes, features = graph.num_nodes, graph.num_features
+    materialised = min(batch or nodes, nodes) * (hops + 1) * (features + extra) * _DENSE_COST
+    project = graph.features.nnz * _SPARSE_COST if sp.issparse(graph.features) else nodes * features * _DENSE_COST
+    projected = project + nodes * extra * _DENSE_COST + hops * (graph.num_entries + nodes) * _SPARSE_COST
     return "projected" if projected < materialised else "materialised"
+
+
+def cached_bytes(graph: Graph, config: Any) -> int:
+    """Estimate the bytes on disk: the encoding and, where tokens are materialised, a table per hop."""
+    nodes, extra = graph.num_nodes, config.encoding_columns
+    materialised = choose_strategy(graph, config, extra) == "materialised"
+    per_entry = (2 if config.token_storage == "float16" else 4) if materialised else 0
+    return 4 * nodes * extra + per_entry * (config.hops + 1) * nodes * (graph.num_features + extra)
+
+
+def peak_bytes(graph: Graph, config: Any, step: int) -> int:
+    """Estimate the memory of a training step, which needs `step` without its tokens, and of an inference."""
+    nodes, length, extra = graph.num_nodes, config.hops + 1, config.encoding_columns
+    if choose_strategy(graph, config, extra) == "materialised":  # a batch's rows; the tables are maps of files
+        return step + 6 * min(config.batch_size or nodes, nodes) * length * (graph.num_features + extra)
+    features = 16 * graph.features.nnz if sp.issparse(graph.features) else 4 * nodes * graph.num_features
+    propagated = max(step + 12 * nodes * config.hidden, 4 * nodes * config.hidden * length)
+    return 8 * (graph.num_entries + nodes) + features + propagated
 
 
 class MaterialisedTokens:
@@ -94,39 +122,26 @@ class MaterialisedTokens:
 class ProjectedTokens:
     """X, U and Â, with the nodes in an order that keeps neighbours close; the tokens never exist at full width."""
 
-    def __init__(
-        self,
-        features: SparseOperator | Tensor,
-        structure: Tensor,
-        adjacency: SparseOperator,
-        hops: int,
-        place: Tensor | None = None,
-    ) -> None:
-        self.features, self.structure, self.adjacency, self.hops = features, structure, adjacency, hops
-        self.place = torch.arange(len(structure)) if place is None else place  # of each node, in that order
-        inner = features.matrix.shape[1] if isinstance(features, SparseOperator) else features.shape[1]
-        self.inner, self.width = inner, inner + structure.shape[1]
-
-    @classmethod
-    def build(cls, graph: Graph, structure: np.ndarray, hops: int) -> ProjectedTokens:
+    def __init__(self, graph: Graph, structure: np.ndarray, hops: int) -> None:
         matrix = normalized_adjacency(graph)
         order = reverse_cuthill_mckee(matrix, symmetric_mode=True)
-        features: SparseOperator | Tensor
+        self.features: SparseOperator | Tensor
         if sp.issparse(graph.features):
-            features = SparseOperator(sp.csr_array(graph.features[order]))
-            features.transposed  # noqa: B018  built now, so that it counts as preprocessing
+            self.features = SparseOperator(sp.csr_array(graph.features[order]))
+            self.features.transposed  # noqa: B018  built now, so that it counts as preprocessing
         else:
-            features = torch.from_numpy(graph.features[order])
-        adjacency = SparseOperator(sp.csr_array(matrix[order][:, order]), symmetric=True)
-        place = torch.empty(graph.num_nodes, dtype=torch.int64)
-        place[torch.from_numpy(order.astype(np.int64))] = torch.arange(graph.num_nodes)
-        return cls(features, torch.from_numpy(structure[order]), adjacency, hops, place)
+            self.features = torch.from_numpy(graph.features[order])
+        self.structure, self.hops = torch.from_numpy(structure[order]), hops
+        self.adjacency = SparseOperator(sp.csr_array(matrix[order][:, order]), symmetric=True)
+        self.inner, self.width = graph.num_features, graph.num_features + structure.shape[1]
+        self.place = torch.from_numpy(order.astype(np.int64)).argsort()  # of each node, in that order
 
     def project(self, nodes: Tensor, weight: Tensor) -> Tensor:
         """Projected tokens of these nodes, without bias: (len(nodes), K + 1, h)."""
         rows = self.place[nodes]
         if weight.device.type == "cpu":
-            fused: Tensor = _ProjectOnProcessor.apply(weight, self, rows)
+            hidden = self.project_features(weight)
+            fused: Tensor = _NeededHops.apply(hidden, self.adjacency.matrix, rows, self.hops)
             return fused
         return torch.stack([hop[rows] for hop in self._propagate(weight)], dim=1)
 
@@ -148,59 +163,44 @@ class ProjectedTokens:
         hidden = features @ weight[:, : self.inner].T.contiguous()
         return hidden + self.structure.to(weight.device) @ weight[:, self.inner :].T
 
-    def features_gradient(self, gradient: Tensor) -> Tensor:
-        """The gradient of E, (h, d + s), from that of [X ‖ U] E."""
-        if isinstance(self.features, SparseOperator):
-            of_features = self.features.product(gradient, transpose=True)
-        else:
-            of_features = self.features.T @ gradient
-        return torch.cat([of_features, self.structure.T @ gradient]).T.contiguous()
+
+Tokens = MaterialisedTokens | ProjectedTokens
 
 
-class _ProjectOnProcessor(torch.autograd.Function):
+class _NeededHops(torch.autograd.Function):
     """The batch's rows of every hop, computing at each hop only the rows that a later one or the batch will read.
 
-    The map from E to the tokens is linear, so nothing is saved but the batch; the gradient walks the hops backwards:
+    The hops are linear in the projected features, so nothing is saved but the batch; the gradient walks them backwards:
     G <- Â G + g_k, which is Horner's rule for the sum of Â^k g_k.
     """
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, tokens: ProjectedTokens, nodes: Tensor) -> Tensor:
-        matrix = tokens.adjacency.matrix
-        needed = _needed_rows(matrix, nodes.numpy(), tokens.hops)
-        ctx.tokens, ctx.nodes, ctx.needed = tokens, nodes, needed
-        hidden = tokens.project_features(weight.detach())
-        out = torch.empty((len(nodes), tokens.hops + 1, weight.shape[0]))
+    def forward(ctx: Any, hidden: Tensor, matrix: sp.csr_array, nodes: Tensor, hops: int) -> Tensor:
+        ctx.matrix, ctx.nodes, ctx.needed = matrix, nodes, _needed_rows(matrix, nodes.numpy(), hops)
+        out = hidden.new_empty((len(nodes), hops + 1, hidden.shape[1]))
         out[:, 0] = hidden[nodes]
-        for hop in range(1, tokens.hops + 1):
-            following = torch.empty_like(hidden)
-            _masked_product(
-                matrix.indptr,
-                matrix.indices,
-                matrix.data,
-                hidden.numpy(),
-                needed[hop],
-                needed[hop - 1],
-                following.numpy(),
-            )
-            hidden = following
+        for hop in range(1, hops + 1):
+            hidden = _rows_of_product(matrix, hidden.detach(), ctx.needed[hop], ctx.needed[hop - 1])
             out[:, hop] = hidden[nodes]
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        tokens, nodes, needed = ctx.tokens, ctx.nodes, ctx.needed
-        matrix = tokens.adjacency.matrix
-        total = torch.zeros((matrix.shape[0], gradient.shape[2]))
-        total.index_add_(0, nodes, gradient[:, tokens.hops])
-        for hop in range(tokens.hops, 0, -1):
-            earlier = torch.empty_like(total)
-            _masked_product(
-                matrix.indptr, matrix.indices, matrix.data, total.numpy(), needed[hop - 1], needed[hop], earlier.numpy()
-            )
-            total = earlier.index_add_(0, nodes, gradient[:, hop - 1])
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        nodes, needed, hops = ctx.nodes, ctx.needed, gradient.shape[1] - 1
+        total = gradient.new_zeros((ctx.matrix.shape[0], gradient.shape[2]))
+        total.index_add_(0, nodes, gradient[:, hops])
+        for hop in range(hops, 0, -1):
+            total = _rows_of_product(ctx.matrix, total, needed[hop - 1], needed[hop])
+            total.index_add_(0, nodes, gradient[:, hop - 1])
         total[torch.from_numpy(~needed[0])] = 0.0  # rows that were never written
-        return tokens.features_gradient(total), None, None
+        return total, None, None, None
+
+
+def _rows_of_product(matrix: sp.csr_array, dense: Tensor, rows: np.ndarray, columns: np.ndarray) -> Tensor:
+    """The chosen rows of matrix @ dense, of which only the chosen rows are read; other rows are not written."""
+    out = torch.empty_like(dense)
+    _masked_product(matrix.indptr, matrix.indices, matrix.data, dense.numpy(), rows, columns, out.numpy())
+    return out
 
 
 def _needed_rows(matrix: sp.csr_array, nodes: np.ndarray, hops: int) -> list[np.ndarray]:
