@@ -148,9 +148,17 @@ def test_the_scaled_adjacency_by_hand() -> None:
     # degrees 1, 2, 1 and a node of its own, which has nothing but what `own` gives it
     graph = make_graph(4, [(0, 1), (1, 2)])
     dense = torch.tensor([[8.0], [2.0], [6.0], [3.0]])
-    mean = ScaledAdjacency(graph, np.zeros(4, dtype=bool), 1.0, 0.0)
+    mean = ScaledAdjacency(graph, None, 1.0, 0.0)
     assert mean.product(dense).ravel().tolist() == [2.0, 7.0, 2.0, 0.0]
     dense[0] = torch.nan
     assert mean.rows(torch.tensor([0, 2, 3]), dense).ravel().tolist() == [2.0, 2.0, 0.0]  # rows not needed are not read
     looped = ScaledAdjacency(graph, np.ones(4, dtype=bool), 1.0, 0.0)
     assert looped.product(torch.ones(4, 1)).ravel().tolist() == [1.0] * 4
+
+
+def test_nodes_and_their_neighbours() -> None:
+    graph = random_graph()
+    reach = ScaledAdjacency(graph, None, 1.0, 0.0).with_neighbours
+    for nodes in ([], [3], [59, 0, 7, 7]):
+        expected = {*nodes, *(int(other) for node in nodes for other in graph.adjacency()[[node]].indices)}
+        assert reach(torch.tensor(nodes, dtype=torch.int64)).tolist() == sorted(expected)

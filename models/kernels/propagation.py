@@ -94,10 +94,11 @@ class SparseOperator:
 class ScaledAdjacency:
     """D^-left (A + own) D^-right, whose products store no matrix; for dense tensors in main memory.
 
-    `own` nodes are neighbours of themselves, and D counts that; a node without any neighbour has degree 1.
+    `own` nodes (None: no node) are neighbours of themselves, and D counts that; without any neighbour it is 1.
     """
 
-    def __init__(self, graph: Graph, own: np.ndarray, left: float, right: float) -> None:
+    def __init__(self, graph: Graph, own: np.ndarray | None, left: float, right: float) -> None:
+        own = np.zeros(graph.num_nodes, dtype=np.bool_) if own is None else own
         degrees = np.maximum(graph.degrees + own, 1)
         self.graph, self.own = graph, own
         self.left, self.right = (((degrees**-power).astype(np.float32)) for power in (left, right))
@@ -110,6 +111,12 @@ class ScaledAdjacency:
     def rows(self, nodes: Tensor, dense: Tensor) -> Tensor:
         """The product's rows of these nodes; no other rows of `dense` are read than those of their neighbours."""
         return self._rows(nodes.numpy(), dense, self.left, self.right)
+
+    def with_neighbours(self, nodes: Tensor) -> Tensor:
+        """These nodes and all their neighbours, ascending."""
+        reached = torch.zeros((self.graph.num_nodes, 1))
+        reached[nodes] = 1.0
+        return (reached + self.product(reached)).squeeze(1).nonzero().squeeze(1)
 
     def _rows(self, nodes: np.ndarray, dense: Tensor, left: np.ndarray, right: np.ndarray) -> Tensor:
         out = torch.empty((len(nodes), dense.shape[1]))
