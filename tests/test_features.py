@@ -1,4 +1,4 @@
-"""The feature matrix: sparse or dense by its density, the same products and the same dropout either way."""
+"""The feature matrix and its rows: sparse or dense by density, the same products, dropout and moments either way."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from graphs import dense_features, random_graph
+from graphs import dense_features, make_graph, random_graph
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from models.kernels.features import FeatureMatrix, row_normalized
+from models.kernels.features import (
+    FeatureMatrix,
+    FeatureRows,
+    column_moments,
+    fill_rows,
+    mixed_rows,
+    plain_mixed_rows,
+    row_normalized,
+)
 from models.kernels.propagation import SparseOperator
 
 
@@ -71,3 +80,59 @@ def test_features_of_a_graph(sparse: bool) -> None:
     np.testing.assert_array_equal((FeatureMatrix.of(graph) @ torch.eye(20)).numpy(), dense)
     sums = (FeatureMatrix.of(graph, row_normalize=True) @ torch.ones(20, 1)).numpy().ravel()
     np.testing.assert_allclose(sums, (dense.sum(axis=1) > 0).astype(float), atol=1e-6)
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_standardised_rows_are_those_of_scikit_learn(sparse: bool, centred: bool) -> None:
+    dense = dense_features(random_graph()).copy()
+    dense[:, 3] = 0.0 if sparse else 0.1  # never varies: not a reason to divide by rounding
+    graph = make_graph(60, [(0, 1)], sp.csr_array(dense) if sparse else dense)
+    before = dense.copy()
+    expected = StandardScaler(with_mean=centred).fit_transform(dense.astype(np.float64))
+    nodes = torch.tensor([4, 0, 59, 4])
+    rows = FeatureRows(graph, standardize=True, centred=centred).of(nodes)
+    np.testing.assert_allclose(rows @ torch.eye(20), expected[nodes], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(dense_features(graph), before)  # the graph's own features are as they were
+    np.testing.assert_allclose(FeatureRows(graph).of(nodes) @ torch.eye(20), dense[nodes], rtol=1e-6)
+
+
+def test_sparse_rows_stay_sparse_unless_a_mean_is_subtracted() -> None:
+    wide = sp.csr_array((np.ones(60, dtype=np.float32), (np.arange(60), np.arange(60) * 7)), shape=(60, 500))
+    graph = make_graph(60, [(0, 1)], wide)
+    assert isinstance(FeatureRows(graph, standardize=True, centred=False).of(torch.arange(60)).matrix, SparseOperator)
+    centred = FeatureRows(graph, standardize=True).of(torch.arange(60))
+    expected = StandardScaler().fit_transform(wide.toarray().astype(np.float64))
+    np.testing.assert_allclose(centred @ torch.eye(500), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_moments_of_many_rows(sparse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.kernels.features._AT_A_TIME", 16)
+    dense = np.random.default_rng(0).random((50, 6)).astype(np.float32) * (np.arange(6) > 1) + 100 * (np.arange(6) == 5)
+    mean, variance = column_moments(sp.csr_array(dense) if sparse else dense)
+    np.testing.assert_allclose(mean, dense.astype(np.float64).mean(axis=0))
+    np.testing.assert_allclose(variance, dense.astype(np.float64).var(axis=0), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_mixed_rows_are_their_plain_twin(sparse: bool) -> None:
+    features, random = random_graph(sparse=sparse).features, np.random.default_rng(0)
+    columns = random.integers(0, 60, (9, 7), dtype=np.int32)
+    weights = random.random((9, 7), dtype=np.float32) * (random.random((9, 7)) < 0.7)
+    mixed = mixed_rows(features, columns, weights)
+    np.testing.assert_allclose(mixed, plain_mixed_rows(features, columns, weights), rtol=1e-5, atol=1e-6)
+    expected = np.einsum("bk,bkd->bd", weights, dense_features(random_graph())[columns])
+    np.testing.assert_allclose(mixed, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 100])
+def test_rows_are_filled_in_whatever_chunks(size: int) -> None:
+    places = torch.tensor([7, 0, 3, 9, 4])
+    found = fill_rows(10, places, size, lambda chunk: torch.stack([chunk, chunk**2], dim=1).float())
+    assert found.shape == (10, 2)
+    torch.testing.assert_close(found[places], torch.stack([places, places**2], dim=1).float())
+    assert fill_rows(3, torch.arange(0), size, lambda chunk: torch.empty((len(chunk), 5))).shape == (3, 5)

@@ -18,15 +18,10 @@ from bench.prepared import PrepareCache, list_entries
 from bench.settings import resolve_settings
 from bench.space import admits
 from bench.train import train
-from models.grandplus import (
-    BatchNorm,
-    GRANDPlus,
-    GRANDPlusConfig,
-    Propagation,
-    consistency,
-    draw_sample,
-    drop_nodes,
-)
+from models.grandplus import GRANDPlus, GRANDPlusConfig, consistency
+from models.kernels.mlp import BatchNorm
+from models.kernels.propagation import ScaledAdjacency, nodes_without_loop
+from models.kernels.random_propagation import draw_sample, drop_nodes, spread_columns, spread_lengths
 
 EXACT: dict[str, Any] = {"rmax": 0.0, "top_k": 60}  # nothing is lost or cut off
 NO_DROPOUT: dict[str, Any] = {"node_dropout": 0.0, "input_dropout": 0.0, "hidden_dropout": 0.0}
@@ -118,11 +113,9 @@ def test_rows_that_lost_something_sum_to_one_once_renormalised() -> None:
 
 def test_the_sample_is_of_test_nodes_only_and_drawn_from_the_seed() -> None:
     test = random_split(random_graph()).test
-    all_of_them, none = GRANDPlusConfig(), GRANDPlusConfig(consistency=0.0)
-    assert draw_sample(test, all_of_them, 0).tolist() == test.tolist()
-    assert draw_sample(test, GRANDPlusConfig(unlabelled=1000), 0).tolist() == test.tolist()
-    assert len(draw_sample(test, none, 0)) == 0
-    some = [draw_sample(test, GRANDPlusConfig(unlabelled=5), seed) for seed in (0, 0, 1)]
+    assert draw_sample(test, 0, 0).tolist() == draw_sample(test, 1000, 0).tolist() == test.tolist()
+    assert len(build(random_graph(), consistency=0.0).sample) == 0
+    some = [draw_sample(test, 5, seed) for seed in (0, 0, 1)]
     assert some[0].tolist() == some[1].tolist() == sorted(set(some[0]) & set(test)) and len(some[0]) == 5
     assert some[0].tolist() != some[2].tolist()
 
@@ -165,15 +158,6 @@ def test_dropped_rows_are_divided_by_what_is_left() -> None:
     assert 0.45 < kept[0::2].float().mean() < 0.55
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_mixed_features_are_a_dense_product(sparse: bool) -> None:
-    graph = random_graph(sparse=sparse)
-    model = build(graph, top_k=7)
-    columns, weights = model.rows.of(torch.tensor([4, 59, 4, 22]))
-    expected = np.einsum("bk,bkd->bd", weights, dense_features(graph)[columns])
-    np.testing.assert_allclose(model._mixed(columns, torch.from_numpy(weights)), expected, atol=1e-6)
-
-
 # -- network and inference --------------------------------------------------------------------------------------------
 
 
@@ -200,7 +184,7 @@ def test_inference_does_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) ->
         model = with_random_statistics(build(random_graph(sparse=sparse), batch_norm=True, node_norm=True)).eval()
         expected = model.predict(nodes)
         for batch, block in ((0, 3), (1, 64), (7, 19)):
-            monkeypatch.setattr("models.grandplus._BLOCK", block)
+            monkeypatch.setattr("models.kernels.random_propagation._BLOCK", block)
             model.config = dataclasses.replace(model.config, evaluation_batch=batch)
             torch.testing.assert_close(model.predict(nodes), expected, rtol=1e-4, atol=1e-5)
 
@@ -209,12 +193,13 @@ def test_exact_propagation() -> None:
     graph = random_graph(sparse=True)
     mixture = GRANDPlusConfig(order=4).mixture
     expected = dense_matrix(graph, mixture) @ dense_features(graph)
-    propagation = Propagation(graph, mixture)
+    walk, gamma = ScaledAdjacency(graph, nodes_without_loop(graph), 1.0, 0.0), torch.from_numpy(mixture)
     dense = torch.from_numpy(dense_features(graph))
-    np.testing.assert_allclose(propagation.of_features(dense), expected, atol=1e-5)
+    np.testing.assert_allclose(spread_columns(dense, gamma, walk), expected, atol=1e-5)
     np.testing.assert_array_equal(dense, dense_features(graph))  # its argument is as it was
     assert sp.issparse(graph.features)
-    np.testing.assert_allclose(propagation.lengths(graph.features), np.linalg.norm(expected, axis=1), atol=1e-5)
+    lengths = spread_lengths(graph.features, gamma, walk)
+    np.testing.assert_allclose(lengths, np.linalg.norm(expected, axis=1), atol=1e-5)
 
 
 def test_a_row_of_one_is_normalised_by_running_statistics() -> None:
@@ -251,7 +236,7 @@ def log(*rows: list[float]) -> Tensor:
 
 def test_consistency_by_hand() -> None:
     # three classes, so a node counts if its mean tops 2/3; the second node's does not
-    views = [log([0.8, 0.1, 0.1], [0.4, 0.3, 0.3]), log([0.6, 0.3, 0.1], [0.2, 0.5, 0.3])]
+    views = torch.stack([log([0.8, 0.1, 0.1], [0.4, 0.3, 0.3]), log([0.6, 0.3, 0.1], [0.2, 0.5, 0.3])])
     target = np.array([0.49, 0.04, 0.01]) / 0.54  # of the mean 0.7, 0.2, 0.1, sharpened with T = 1/2
     config = GRANDPlusConfig(temperature=0.5)
     expected = np.mean([np.sum((np.array(p) - target) ** 2) for p in ([0.8, 0.1, 0.1], [0.6, 0.3, 0.1])])
@@ -266,13 +251,13 @@ def test_the_confident_are_averaged_and_others_get_no_gradient() -> None:
     logits = torch.randn(2, 40, 5) * 3
     logits[:, ::3] *= 0.01
     logits.requires_grad_()
-    views = list(logits.log_softmax(dim=2))
+    views = logits.log_softmax(dim=2)
     config = GRANDPlusConfig()
     loss = consistency(views, config)
-    mean = torch.stack(views).exp().mean(dim=0).detach()
+    mean = views.exp().mean(dim=0).detach()
     confident = mean.max(dim=1).values > 0.4
     assert 0 < confident.sum() < 40
-    alone = consistency([view[confident] for view in views], config)
+    alone = consistency(views[:, confident], config)
     torch.testing.assert_close(loss, alone)
     loss.backward()
     assert (logits.grad[:, ~confident] == 0).all() and (logits.grad[:, confident] != 0).any()
@@ -281,15 +266,15 @@ def test_the_confident_are_averaged_and_others_get_no_gradient() -> None:
 @pytest.mark.parametrize("kind", ["l2", "kl"])
 def test_where_nobody_is_confident_the_loss_is_zero_and_so_is_its_gradient(kind: Any) -> None:
     logits = torch.zeros(2, 6, 4, requires_grad=True)
-    loss = consistency(list(logits.log_softmax(dim=2)), GRANDPlusConfig(consistency_loss=kind))
+    loss = consistency(logits.log_softmax(dim=2), GRANDPlusConfig(consistency_loss=kind))
     loss.backward()
     assert float(loss.detach()) == 0.0 and (logits.grad == 0).all()
-    two_classes = [torch.tensor([[0.0, -200.0]]).log_softmax(dim=1)] * 2  # the threshold is then 1
+    two_classes = torch.tensor([[0.0, -200.0]]).log_softmax(dim=1).expand(2, 1, 2)  # the threshold is then 1
     assert float(consistency(two_classes, GRANDPlusConfig(consistency_loss=kind))) == 0.0
 
 
 def test_a_low_temperature_does_not_underflow() -> None:
-    views = [torch.randn(30, 70).log_softmax(dim=1)] * 2
+    views = torch.randn(30, 70).log_softmax(dim=1).expand(2, 30, 70)
     assert consistency(views, GRANDPlusConfig(temperature=1e-3)).isfinite()
 
 

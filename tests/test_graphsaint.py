@@ -17,7 +17,8 @@ from torch.nn import functional
 from bench.graph import Graph, Split
 from bench.prepared import PrepareCache
 from bench.space import admits
-from models.graphsaint import Counts, GraphSAINT, GraphSAINTConfig, Sampler, Subgraph, count_subgraphs
+from models.graphsaint import GraphSAINT, GraphSAINTConfig
+from models.kernels.subgraphs import Counts, Sampler, Subgraph, count_subgraphs, induced, plain_induced
 
 SAMPLERS = ["node", "edge", "walk"]
 
@@ -189,6 +190,16 @@ def test_pre_sampling_ends_where_subgraphs_cannot_grow() -> None:
     # all walks start at an isolated node: without an end, coverage 50 would take 50 subgraphs per node of the graph
     sampler = sampler_of(random_graph(), training=np.array([ISOLATED[0]]), sampler="walk", draws=100, walk_length=4)
     assert Counts(**count_subgraphs(sampler, coverage=50.0)).subgraphs == 200
+
+
+def test_induced_entries_are_those_of_scipys_indexing() -> None:
+    graph, place = random_graph(), np.full(60, -1, dtype=np.int32)
+    for size in (0, 1, 20, 60):
+        nodes = np.sort(np.random.default_rng(size).permutation(60)[:size])
+        found = induced(graph.indptr, graph.indices, nodes, place)
+        for ours, theirs in zip(found, plain_induced(graph.indptr, graph.indices, nodes), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert (place == -1).all()
 
 
 @pytest.mark.parametrize("kind", SAMPLERS)
@@ -380,19 +391,10 @@ def test_dropout_acts_in_training_only() -> None:
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_standardised_features_have_mean_zero_and_deviation_one_over_all_nodes(sparse: bool) -> None:
-    raw = random_graph().features.copy()
-    raw[:, 3] = 5.0  # a constant column becomes 0
-    graph = make_graph(60, [(0, 1)], sp.csr_array(raw) if sparse else raw, np.zeros(60), 1)
-    features = build(
-        graph, Split(np.arange(5), np.arange(5, 9), np.arange(9, 60), "by hand", 0), standardize=True
-    ).features
-    found = features.rows(np.arange(60)) @ torch.eye(20)
-    centred = raw - raw.astype(np.float64).mean(axis=0)
-    deviation = raw.astype(np.float64).std(axis=0)
-    expected = centred / np.where(deviation > 1e-6, deviation, 1.0)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
-    np.testing.assert_allclose((features.rows(np.array([4, 2])) @ torch.eye(20)).numpy(), expected[[4, 2]], atol=1e-5)
-    assert np.array_equal(graph.features.toarray() if sparse else graph.features, raw)  # the graph's own stay
+    graph = random_graph(sparse=sparse)
+    found = build(graph, standardize=True).features.of(torch.arange(60)) @ torch.eye(20)
+    raw = dense_features(graph).astype(np.float64)
+    np.testing.assert_allclose(found.numpy(), (raw - raw.mean(axis=0)) / raw.std(axis=0), atol=1e-5)
 
 
 # -- epochs -----------------------------------------------------------------------------------------------------------
@@ -417,9 +419,9 @@ def test_an_epoch_has_as_many_updates_as_budgets_fit_into_the_graph(settings: di
 
 def test_the_pre_sampled_subgraphs_are_used_once_each_and_then_again_in_another_order() -> None:
     model = build(random_graph(), coverage=1.0)
-    assert model.counts is not None
-    count = model.counts.subgraphs
-    first, second = ([model._next_number() for _ in range(count)] for _ in range(2))
+    assert model.subgraphs.counts is not None
+    count = model.subgraphs.counts.subgraphs
+    first, second = ([next(model.subgraphs.numbers) for _ in range(count)] for _ in range(2))
     assert sorted(first) == sorted(second) == list(range(count))
     assert first != second
     assert model.choices() == {"sampler": "walk", "subgraphs": f"{count} pre-sampled"}
@@ -427,8 +429,8 @@ def test_the_pre_sampled_subgraphs_are_used_once_each_and_then_again_in_another_
 
 def test_without_normalisation_every_subgraph_is_new() -> None:
     model = build(random_graph(), normalization=False)
-    assert model.counts is None
-    assert [model._next_number() for _ in range(4)] == [0, 1, 2, 3]
+    assert model.subgraphs.counts is None
+    assert [next(model.subgraphs.numbers) for _ in range(4)] == [0, 1, 2, 3]
     assert model.choices()["subgraphs"] == "drawn afresh"
 
 
@@ -482,7 +484,7 @@ def test_published_settings() -> None:
     assert (c.combine, c.optimizer, c.weight_decay, c.clip_norm) == ("concat", "adam", 0.0, 5.0)
     assert (c.max_epochs, c.stop) == (30, "never")
     assert c.branch_norm and c.normalization and c.standardize
-    assert c.budget == 8000
+    assert Sampler(random_graph(), np.arange(3), c, 0).budget == 8000
     [(name, settings)] = GraphSAINT.settings["ogb"].items()
     c = GraphSAINTConfig(**settings)
     assert (name, c.architecture, c.hidden, c.dropout, c.learning_rate) == ("amazon2m", "1-1-1", 256, 0.5, 1e-2)

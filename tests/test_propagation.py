@@ -6,11 +6,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from graphs import ISOLATED, dense_normalized, make_graph, path_graph, random_graph
+from graphs import ISOLATED, LOOP, dense_normalized, make_graph, path_graph, random_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.kernels.propagation import SparseOperator, normalized_adjacency, sparse_dense
+from models.kernels.propagation import (
+    ScaledAdjacency,
+    SparseOperator,
+    nodes_without_loop,
+    normalized_adjacency,
+    plain_scaled_adjacency,
+    sparse_dense,
+)
 
 
 def random_sparse(seed: int, rows: int, columns: int, share: float = 0.3) -> sp.csr_array:
@@ -113,3 +120,45 @@ def test_sparse_dropout_drops_at_its_rate_and_scales_what_is_left() -> None:
     assert np.array_equal(dropped.transposed.toarray(), values.T)  # the gradient sees the same draw
     assert (matrix.data == 1.0).all()
     assert not np.array_equal(operator.dropped(0.8).matrix.data, dropped.matrix.data)
+
+
+# -- products that store no matrix ------------------------------------------------------------------------------------
+
+
+def test_loops_are_found() -> None:
+    mask = nodes_without_loop(random_graph())
+    assert np.flatnonzero(~mask).tolist() == [LOOP]
+    assert nodes_without_loop(make_graph(3, [(0, 0), (0, 1), (2, 2)])).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("powers", [(0.5, 0.5), (1.0, 0.0), (0.0, 1.0)])
+@pytest.mark.parametrize("width", [1, 5, 32])
+def test_the_scaled_adjacency_is_its_plain_twin(width: int, powers: tuple[float, float]) -> None:
+    graph = random_graph()
+    own = np.random.default_rng(0).random(60) < 0.5
+    ours, twin = ScaledAdjacency(graph, own, *powers), plain_scaled_adjacency(graph, own, *powers)
+    dense = torch.randn(60, width)
+    np.testing.assert_allclose(ours.product(dense), twin @ dense.numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(ours.product(dense, transpose=True), twin.T @ dense.numpy(), rtol=1e-4, atol=1e-6)
+    nodes = torch.tensor([3, 59, 3, LOOP])
+    np.testing.assert_allclose(ours.rows(nodes, dense), (twin @ dense.numpy())[nodes], rtol=1e-4, atol=1e-6)
+
+
+def test_the_scaled_adjacency_by_hand() -> None:
+    # degrees 1, 2, 1 and a node of its own, which has nothing but what `own` gives it
+    graph = make_graph(4, [(0, 1), (1, 2)])
+    dense = torch.tensor([[8.0], [2.0], [6.0], [3.0]])
+    mean = ScaledAdjacency(graph, None, 1.0, 0.0)
+    assert mean.product(dense).ravel().tolist() == [2.0, 7.0, 2.0, 0.0]
+    dense[0] = torch.nan
+    assert mean.rows(torch.tensor([0, 2, 3]), dense).ravel().tolist() == [2.0, 2.0, 0.0]  # rows not needed are not read
+    looped = ScaledAdjacency(graph, np.ones(4, dtype=bool), 1.0, 0.0)
+    assert looped.product(torch.ones(4, 1)).ravel().tolist() == [1.0] * 4
+
+
+def test_nodes_and_their_neighbours() -> None:
+    graph = random_graph()
+    reach = ScaledAdjacency(graph, None, 1.0, 0.0).with_neighbours
+    for nodes in ([], [3], [59, 0, 7, 7]):
+        expected = {*nodes, *(int(other) for node in nodes for other in graph.adjacency()[[node]].indices)}
+        assert reach(torch.tensor(nodes, dtype=torch.int64)).tolist() == sorted(expected)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from graphs import ISOLATED, LOOP, dense_adjacency, make_graph, path_graph, random_graph
+from graphs import ISOLATED, dense_adjacency, make_graph, path_graph, random_graph
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch_geometric.utils import get_ppr
@@ -16,14 +16,13 @@ from torch_geometric.utils import ppr as their_push
 
 from bench.graph import Graph
 from bench.prepared import PrepareCache, list_entries
+from models.kernels.propagation import nodes_without_loop
 from models.kernels.push import (
     TopRows,
     _gfpush,
     _keep_largest,
     _ppr,
     gfpush_rows,
-    neighbour_sums,
-    nodes_without_loop,
     ppr_rows,
 )
 from perf.measure import Failed
@@ -127,7 +126,7 @@ MIXTURES = {
 @pytest.mark.parametrize("mixture", list(MIXTURES.values()), ids=list(MIXTURES))
 def test_with_no_threshold_it_is_the_dense_sum_of_powers(mixture: np.ndarray) -> None:
     graph = random_graph()
-    rows = spread_out(gfpush_rows(graph, nodes_without_loop(graph), EVERY_NODE, mixture, 0.0, 60), 60)
+    rows = spread_out(gfpush_rows(graph, EVERY_NODE, mixture, 0.0, 60), 60)
     walk = dense_walk(graph)
     expected = sum(weight * np.linalg.matrix_power(walk, power) for power, weight in enumerate(mixture))
     np.testing.assert_allclose(rows, expected, atol=1e-6)
@@ -137,10 +136,10 @@ def test_with_no_threshold_it_is_the_dense_sum_of_powers(mixture: np.ndarray) ->
 def test_a_lost_residual_by_hand() -> None:
     # loops included, degrees are 2, 3, 2. Node 0 sends 0.5 to itself and to node 1; there 0.5 < 0.2 * 3 is lost.
     graph, mixture = path_graph(), np.array([0.5, 0.25, 0.25])
-    rows = spread_out(gfpush_rows(graph, nodes_without_loop(graph), np.array([0]), mixture, 0.2, 3), 3)
+    rows = spread_out(gfpush_rows(graph, np.array([0]), mixture, 0.2, 3), 3)
     np.testing.assert_array_equal(rows, [[0.5 + 0.25 * 0.5 + 0.25 * 0.25, 0.25 * 0.5 + 0.25 * 0.25, 0.0]])
     # with equality it is passed on: 1 >= 0.5 * 2
-    rows = spread_out(gfpush_rows(graph, nodes_without_loop(graph), np.array([0]), mixture[:2], 0.5, 3), 3)
+    rows = spread_out(gfpush_rows(graph, np.array([0]), mixture[:2], 0.5, 3), 3)
     np.testing.assert_array_equal(rows, [[0.5 + 0.25 * 0.5, 0.25 * 0.5, 0.0]])
 
 
@@ -160,7 +159,7 @@ def plain_gfpush(graph: Graph, seed: int, mixture: np.ndarray, rmax: float) -> n
 @given(st.integers(0, 50), st.sampled_from(list(MIXTURES)), st.floats(1e-4, 0.2))
 def test_it_is_its_plain_twin(seed: int, kind: str, rmax: float) -> None:
     graph, mixture = random_graph(seed), MIXTURES[kind]
-    rows = spread_out(gfpush_rows(graph, nodes_without_loop(graph), EVERY_NODE, mixture, rmax, 60), 60)
+    rows = spread_out(gfpush_rows(graph, EVERY_NODE, mixture, rmax, 60), 60)
     np.testing.assert_allclose(rows, [plain_gfpush(graph, node, mixture, rmax) for node in range(60)], atol=1e-6)
 
 
@@ -245,12 +244,12 @@ def test_rows_are_found_by_node() -> None:
 def test_cached_rows_are_told_apart(tmp_path: Path) -> None:
     graph, calls = random_graph(), itertools.count()
 
-    def get(nodes: list[int], version: int) -> TopRows:
+    def get(nodes: list[int], setting: int) -> TopRows:
         def compute() -> dict[str, np.ndarray]:
             next(calls)
             return ppr_rows(graph, np.array(nodes), 0.25, 1e-3, 4)
 
-        return TopRows.cached("rows", graph, np.array(nodes), {"version": version}, PrepareCache(tmp_path), compute)
+        return TopRows.cached("rows", graph, np.array(nodes), {"setting": setting}, PrepareCache(tmp_path), compute)
 
     first, again = get([3, 4], 1), get([3, 4], 1)
     np.testing.assert_array_equal(first.columns, again.columns)
@@ -258,22 +257,3 @@ def test_cached_rows_are_told_apart(tmp_path: Path) -> None:
     get([3, 5], 1)
     get([3, 4], 2)
     assert next(calls) == 4 and len(list_entries(tmp_path)) == 3
-
-
-# -- products ---------------------------------------------------------------------------------------------------------
-
-
-def test_loops_are_found() -> None:
-    mask = nodes_without_loop(random_graph())
-    assert np.flatnonzero(~mask).tolist() == [LOOP]
-    assert nodes_without_loop(make_graph(3, [(0, 0), (0, 1), (2, 2)])).tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize("width", [1, 5, 32])
-def test_sums_over_neighbours_are_a_dense_product(width: int) -> None:
-    graph = random_graph()
-    own = np.random.default_rng(0).random(60) < 0.5
-    dense, out = torch.randn(60, width), torch.full((60, width), torch.nan)
-    neighbour_sums(graph, own, dense, out)
-    expected = (dense_adjacency(graph) + np.diag(own)) @ dense.double().numpy()
-    np.testing.assert_allclose(out.numpy(), expected, atol=1e-5)

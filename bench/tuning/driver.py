@@ -31,7 +31,7 @@ from bench.tuning.search import Search
 from bench.tuning.study import Asked, Budget, Trial, Tuning
 
 PATIENCE = 1.0  # seconds between two looks at what other drivers are doing
-FAILURES_TO_GIVE_UP = 10  # first trials: if all of them fail outright, so will the others
+GIVE_UP_AT = 10  # trials: if the first ten all fail outright, so will the others
 KILLS = 3  # of a cell's worker, after which it is not tried again: whoever kills it will do so once more
 
 
@@ -76,15 +76,15 @@ class Driver:
                 yield from self._cell_of(asked)
 
     def _all_failed_so_far(self) -> bool:
-        first = self.tuning.trials()[:FAILURES_TO_GIVE_UP]
-        return len(first) == FAILURES_TO_GIVE_UP and all(map(failed_outright, first))
+        first = self.tuning.trials()[:GIVE_UP_AT]
+        return len(first) == GIVE_UP_AT and all(map(failed_outright, first))
 
     def _say_if_given_up(self) -> None:
         trials = self.tuning.trials()
         if self._all_failed_so_far() and self.tuning.next_slot(self.budget) is not None:
             note = (
-                f"given up: the first {FAILURES_TO_GIVE_UP} trials all failed ({outcomes(trials[:FAILURES_TO_GIVE_UP])}; the last one: "
-                f"{trials[FAILURES_TO_GIVE_UP - 1].reason}). Mend the cause, or change --space, --set or the limits, and start "
+                f"given up: the first {GIVE_UP_AT} trials all failed ({outcomes(trials[:GIVE_UP_AT])}; the last one: "
+                f"{trials[GIVE_UP_AT - 1].reason}). Mend the cause, or change --space, --set or the limits, and start "
                 f"another study with --name {self.tuning.name}-2"
             )
             self.listener.on_trials(trials, None, note)

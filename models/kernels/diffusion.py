@@ -1,4 +1,4 @@
-"""Predictions spread over a graph by powers of its adjacency: personalised PageRank (APPNP), learnt weights (GPR-GNN).
+"""What powers of the adjacency spread: personalised PageRank (APPNP, PPRGo), weighted powers (GPR-GNN, GRAND+).
 
 Both are autograd functions whose backward pass spreads the gradient the same way, so that no step's result is kept;
 beside each is its plain twin, which autograd differentiates step by step. Tests hold them equal.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from models.kernels.dropout import _hash
-from models.kernels.propagation import SparseOperator, add_row
+from models.kernels.propagation import add_row
 
 
 class Product(Protocol):
@@ -57,14 +57,14 @@ def plain_power_iteration(local: Tensor, steps: Sequence[Tensor], alpha: float) 
 
 
 class Polynomial(torch.autograd.Function):
-    """Σ γ_k A^k H for a symmetric matrix A.
+    """Σ γ_k A^k H.
 
-    The gradient of γ_k is <A^k G, H> and that of H is Σ γ_k A^k G, so the backward pass is the forward one with the
-    output's gradient G in H's place: it needs H, and none of the powers that the forward pass went through.
+    With B for the transpose of A, the gradient of γ_k is <B^k G, H> and that of H is Σ γ_k B^k G, so the backward pass
+    is the forward one with the output's gradient G in H's place: it needs H, and no power that the forward pass made.
     """
 
     @staticmethod
-    def forward(ctx: Any, local: Tensor, gamma: Tensor, adjacency: SparseOperator) -> Tensor:
+    def forward(ctx: Any, local: Tensor, gamma: Tensor, adjacency: Product) -> Tensor:
         ctx.adjacency = adjacency
         ctx.save_for_backward(local, gamma)
         total, power = torch.zeros_like(local), local
@@ -78,7 +78,7 @@ class Polynomial(torch.autograd.Function):
         local, gamma = ctx.saved_tensors
         total, power, overlaps = torch.zeros_like(local), gradient, []
         for at, weight in enumerate(gamma.tolist()):
-            power = ctx.adjacency.product(power) if at else power
+            power = ctx.adjacency.product(power, transpose=True) if at else power
             total.add_(power, alpha=weight)
             overlaps.append((power * local).sum())
         return total, torch.stack(overlaps), None

@@ -91,6 +91,54 @@ class SparseOperator:
         return result
 
 
+class ScaledAdjacency:
+    """D^-left (A + own) D^-right, whose products store no matrix; for dense tensors in main memory.
+
+    `own` nodes (None: no node) are neighbours of themselves, and D counts that; without any neighbour it is 1.
+    """
+
+    def __init__(self, graph: Graph, own: np.ndarray | None, left: float, right: float) -> None:
+        own = np.zeros(graph.num_nodes, dtype=np.bool_) if own is None else own
+        degrees = np.maximum(graph.degrees + own, 1)
+        self.graph, self.own = graph, own
+        self.left, self.right = (((degrees**-power).astype(np.float32)) for power in (left, right))
+
+    def product(self, dense: Tensor, transpose: bool = False) -> Tensor:
+        """This matrix (or its transpose) times a dense tensor, outside autograd."""
+        scales = (self.right, self.left) if transpose else (self.left, self.right)
+        return self._rows(np.arange(self.graph.num_nodes), dense, *scales)
+
+    def rows(self, nodes: Tensor, dense: Tensor) -> Tensor:
+        """The product's rows of these nodes; no other rows of `dense` are read than those of their neighbours."""
+        return self._rows(nodes.numpy(), dense, self.left, self.right)
+
+    def with_neighbours(self, nodes: Tensor) -> Tensor:
+        """These nodes and all their neighbours, ascending."""
+        reached = torch.zeros((self.graph.num_nodes, 1))
+        reached[nodes] = 1.0
+        return (reached + self.product(reached)).squeeze(1).nonzero().squeeze(1)
+
+    def _rows(self, nodes: np.ndarray, dense: Tensor, left: np.ndarray, right: np.ndarray) -> Tensor:
+        out = torch.empty((len(nodes), dense.shape[1]))
+        graph, source = self.graph, dense.detach().contiguous().numpy()
+        _scaled_rows(graph.indptr, graph.indices, self.own, left, right, nodes, source, out.numpy())
+        return out
+
+
+def plain_scaled_adjacency(graph: Graph, own: np.ndarray, left: float, right: float) -> sp.csr_array:
+    """Compute the same as a stored matrix."""
+    matrix = graph.adjacency() + sp.diags_array(own.astype(np.float32))
+    degrees = np.maximum(matrix.sum(axis=1, dtype=np.float64), 1.0)
+    return sp.csr_array(sp.diags_array(degrees**-left) @ matrix @ sp.diags_array(degrees**-right))
+
+
+def nodes_without_loop(graph: Graph) -> np.ndarray:
+    """A mask of the nodes that have no self-loop."""
+    mask = np.ones(graph.num_nodes, dtype=np.bool_)
+    _exclude_loops(graph.indptr, graph.indices, mask)
+    return mask
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dense: Tensor, operator: SparseOperator) -> Tensor:
@@ -142,3 +190,30 @@ def _product(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: n
         first, last = indptr[row], indptr[row + 1]
         out[row] = 0.0
         add_row(indices[first:last], data[first:last], dense, out[row])
+
+
+@numba.njit(cache=True, parallel=True, nogil=True)
+def _scaled_rows(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    own: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    nodes: np.ndarray,
+    dense: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for at in numba.prange(len(nodes)):
+        node = nodes[at]
+        columns = indices[indptr[node] : indptr[node + 1]]
+        out[at] = 0.0
+        add_row(columns, left[node] * right[columns], dense, out[at])
+        if own[node]:
+            add_row(nodes[at : at + 1], left[node] * right[nodes[at : at + 1]], dense, out[at])
+
+
+@numba.njit(cache=True, nogil=True)
+def _exclude_loops(indptr: np.ndarray, indices: np.ndarray, mask: np.ndarray) -> None:
+    for row in range(len(mask)):
+        for entry in range(indptr[row], indptr[row + 1]):
+            mask[row] &= indices[entry] != row

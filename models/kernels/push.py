@@ -1,6 +1,6 @@
-"""Rows of a propagation matrix by local pushes, and whole products with the adjacency that store no matrix.
+"""Rows of a propagation matrix by local pushes (PPRGo, GRAND+).
 
-Shared by PPRGo and GRAND+. A push keeps residuals and reserves in arrays of length N, which are wiped after each row by
+A push keeps residuals and reserves in arrays of length N, which are wiped after each row by
 visiting only what it has touched. Rows are dealt out to the threads and no row sees another, so the result is the same
 for any number of threads.
 """
@@ -14,14 +14,14 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 from torch import Tensor
 
-from bench.graph import Graph
+from bench.graph import UNKNOWN_LABEL, Graph
 from bench.prepared import PrepareCache
-from models.kernels.dropout import add_dropped
+from models.kernels.propagation import nodes_without_loop
 
-WORKSPACE_BYTES = 24  # of a push, per node and thread: six arrays of four bytes
+_VERSION = 1  # of what is kept in the cache
+_WORKSPACE_BYTES = 24  # of a push, per node and thread: six arrays of four bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class TopRows:
     ) -> TopRows:
         """Rows that cells with the same graph, nodes and `depends_on` share."""
         chosen = hashlib.sha256(np.ascontiguousarray(nodes, dtype=np.int64).data).hexdigest()[:32]
-        arrays = cache.get(what, {"graph": graph.fingerprint, "nodes": chosen, **depends_on}, compute)
+        arrays = cache.get(
+            what, {"graph": graph.fingerprint, "nodes": chosen, **depends_on, "version": _VERSION}, compute
+        )
         return cls(nodes, arrays["columns"], arrays["weights"])
 
     def of(self, nodes: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -66,18 +68,32 @@ def ppr_rows(graph: Graph, seeds: np.ndarray, alpha: float, epsilon: float, top_
     return {"columns": columns, "weights": weights}
 
 
-def gfpush_rows(
-    graph: Graph, own: np.ndarray, seeds: np.ndarray, mixture: np.ndarray, rmax: float, top_k: int
-) -> dict[str, np.ndarray]:
+def gfpush_rows(graph: Graph, seeds: np.ndarray, mixture: np.ndarray, rmax: float, top_k: int) -> dict[str, np.ndarray]:
     """The `top_k` largest entries of each seed's row of Σ mixture[n] P^n, by GRAND+'s generalised forward push.
 
-    P is row-stochastic, and `own` nodes are neighbours of themselves in it. A residual below rmax times the degree
+    P is row-stochastic, and every node is a neighbour of itself in it. A residual below rmax times the degree
     still counts at its own order, but is not passed on: it is lost.
     """
     columns, weights = _empty_rows(graph, seeds, top_k)
-    shares = mixture.astype(np.float32)
+    own, shares = nodes_without_loop(graph), mixture.astype(np.float32)
     _gfpush(graph.indptr, graph.indices, own, seeds, shares, rmax, numba.get_num_threads(), columns, weights)
     return {"columns": columns, "weights": weights}
+
+
+def cached_ppr(
+    graph: Graph, nodes: np.ndarray, alpha: float, epsilon: float, top_k: int, cache: PrepareCache
+) -> TopRows:
+    """`ppr_rows` of these nodes, which other cells may have computed."""
+    push = {"alpha": alpha, "epsilon": epsilon, "top_k": top_k}
+    return TopRows.cached("ppr", graph, nodes, push, cache, lambda: ppr_rows(graph, nodes, alpha, epsilon, top_k))
+
+
+def cached_gfpush(
+    graph: Graph, nodes: np.ndarray, mixture: np.ndarray, rmax: float, top_k: int, cache: PrepareCache
+) -> TopRows:
+    """`gfpush_rows` of these nodes, which other cells may have computed."""
+    push = {"mixture": mixture.tolist(), "rmax": rmax, "top_k": top_k}
+    return TopRows.cached("gfpush", graph, nodes, push, cache, lambda: gfpush_rows(graph, nodes, mixture, rmax, top_k))
 
 
 def _empty_rows(graph: Graph, seeds: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,21 +101,15 @@ def _empty_rows(graph: Graph, seeds: np.ndarray, top_k: int) -> tuple[np.ndarray
     return np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.float32)
 
 
-def nodes_without_loop(graph: Graph) -> np.ndarray:
-    """A mask of the nodes that have no self-loop."""
-    mask = np.empty(graph.num_nodes, dtype=np.bool_)
-    _without_loop(graph.indptr, graph.indices, mask)
-    return mask
+def push_bytes(graph: Graph, rows: int, top_k: int) -> int:
+    """Estimate the bytes of a push: its threads' workspaces, and the rows that come of it."""
+    return graph.num_nodes * _WORKSPACE_BYTES * numba.get_num_threads() + 8 * rows * top_k
 
 
-def neighbour_sums(graph: Graph, own: np.ndarray, dense: Tensor, out: Tensor) -> None:
-    """out = A @ dense, for float32 in main memory; `own` nodes are neighbours of themselves."""
-    _sums(graph.indptr, graph.indices, own, dense.numpy(), out.numpy())
-
-
-def dropped(rows: Tensor, rate: float) -> Tensor:
-    """Dropout; torch draws its mask one number after the other, which takes longer than the small products here."""
-    return add_dropped(torch.zeros((), device=rows.device).expand(rows.shape), rows, rate) if rate else rows
+def count_labelled(graph: Graph) -> tuple[int, int]:
+    """Count the training nodes, and guess the number of validation nodes by either of the usual splits."""
+    trained = int((graph.labels != UNKNOWN_LABEL).sum())
+    return trained, min(3 * trained // 2, (graph.num_nodes - trained) // 2)
 
 
 # -- personalised PageRank --------------------------------------------------------------------------------------------
@@ -302,79 +312,13 @@ def _gfpush_row(
 
 @numba.njit(cache=True, nogil=True)
 def _keep_largest(found: np.ndarray, reserve: np.ndarray, seed: int, columns: np.ndarray, weights: np.ndarray) -> None:
-    """The largest reserves, in the order of their nodes; of equal ones the lower node, whatever order they came in.
-
-    `columns` and `weights` are a heap meanwhile, with the entry that would go next on top.
-    """
+    """The largest reserves, in the order of their nodes; of equal ones the lower node, whatever order they came in."""
     size = min(len(columns), len(found))
-    for at in range(size):
-        columns[at], weights[at] = found[at], reserve[found[at]]
-    for at in range(size // 2 - 1, -1, -1):
-        _sift(columns, weights, at, size)
-    for at in range(size, len(found)):
-        node = found[at]
-        if _goes_first(weights[0], columns[0], reserve[node], node):
-            columns[0], weights[0] = node, reserve[node]
-            _sift(columns, weights, 0, size)
-    order = np.argsort(columns[:size])
-    columns[:size], weights[:size] = columns[:size][order], weights[:size][order]
+    if size < len(found):
+        values = reserve[found]
+        least = np.partition(values, len(values) - size)[len(values) - size]
+        above, level = found[values > least], np.sort(found[values == least])
+        found = np.concatenate((above, level[: size - len(above)]))
+    columns[:size] = np.sort(found)
+    weights[:size] = reserve[columns[:size]]
     columns[size:], weights[size:] = seed, 0.0
-
-
-@numba.njit(cache=True, nogil=True)
-def _goes_first(weight: float, column: int, other_weight: float, other_column: int) -> bool:
-    """Whether the first of two entries is the one to give up."""
-    return weight < other_weight or (weight == other_weight and column > other_column)
-
-
-@numba.njit(cache=True, nogil=True)
-def _sift(columns: np.ndarray, weights: np.ndarray, at: int, size: int) -> None:
-    """Let the entry at this place of the heap sink to where it belongs."""
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
-        if child + 1 < size and _goes_first(weights[child + 1], columns[child + 1], weights[child], columns[child]):
-            child += 1
-        if not _goes_first(weights[child], columns[child], weights[at], columns[at]):
-            return
-        columns[at], columns[child] = columns[child], columns[at]
-        weights[at], weights[child] = weights[child], weights[at]
-        at = child
-
-
-# -- products ---------------------------------------------------------------------------------------------------------
-
-
-@numba.njit(cache=True, parallel=True, nogil=True)
-def _without_loop(indptr: np.ndarray, indices: np.ndarray, mask: np.ndarray) -> None:
-    for row in numba.prange(len(mask)):
-        mask[row] = not _contains(indices[indptr[row] : indptr[row + 1]], row)
-
-
-@numba.njit(cache=True, nogil=True)
-def _contains(ascending: np.ndarray, value: int) -> bool:
-    at = np.searchsorted(ascending, value)
-    return bool(at < len(ascending) and ascending[at] == value)
-
-
-@numba.njit(cache=True, parallel=True, nogil=True)
-def _sums(indptr: np.ndarray, indices: np.ndarray, own: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
-    for row in numba.prange(len(own)):
-        if own[row]:
-            out[row] = dense[row]
-        else:
-            out[row] = 0.0
-        _add_rows(indices[indptr[row] : indptr[row + 1]], dense, out[row])
-
-
-@numba.njit(cache=True, nogil=True, inline="never")
-def _add_rows(rows: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
-    """out += sum of these rows; two at a time, so that `out` is read and written half as often."""
-    whole = len(rows) - len(rows) % 2
-    for at in range(0, whole, 2):
-        first, second = dense[rows[at]], dense[rows[at + 1]]
-        for column in range(out.shape[0]):
-            out[column] += first[column] + second[column]
-    if whole < len(rows):
-        first = dense[rows[whole]]
-        for column in range(out.shape[0]):
-            out[column] += first[column]
