@@ -155,8 +155,8 @@ class _Worker:
             except EndCell as reason:
                 self._verdict = (PRUNED, self._at(str(reason)))
             else:
-                if reason := self._deadline.will_miss_deadline(epoch, when):
-                    self._verdict = (TIMEOUT, self._at(reason))
+                if missed := self._deadline.will_miss_deadline(epoch, when):
+                    self._verdict = (TIMEOUT, self._at(missed))
 
     def _at(self, what: str) -> str:
         return f"{what} during {self._phase}{self._progress}" if self._phase else f"{what} before the first phase"
