@@ -46,6 +46,7 @@ class Card:
 
 
 FACTS = tuple(item.name for item in fields(Card))[3:]  # what is an attribute of the class
+RECIPE_KEYS = tuple(item.name for item in fields(recipe.Recipe))
 
 
 def read_cards(file: Path, package: str) -> list[Card]:
@@ -72,12 +73,13 @@ class ModelFile:
         base, line = self.lineage(node.name)
         if base != "Model":
             return None
-        bodies = [(file, bindings(part.body)) for file, part in reversed(line)]  # what comes later counts
-        facts = {fact: file.value(body[fact]) for file, body in bodies for fact in FACTS if fact in body}
-        configs = [file.keys_of(body["Config"]) for file, body in bodies if "Config" in body]
-        module = f"{self.package}.{self.file.stem}"
-        own = configs[-1] if configs else keys_of(recipe.Recipe)
-        return Card(module, node.name, own, **facts) if facts["name"] else None
+        facts: dict[str, Any] = {"keys": RECIPE_KEYS}
+        for file, part in reversed(line):  # what a class says counts more than what its parent does
+            body = bindings(part.body)
+            facts |= {fact: file.value(body[fact]) for fact in FACTS if fact in body}
+            if "Config" in body:
+                facts["keys"] = file.keys_of(body["Config"])
+        return Card(f"{self.package}.{self.file.stem}", node.name, **facts) if facts["name"] else None
 
     def lineage(self, name: str) -> tuple[str, list[tuple[ModelFile, ast.ClassDef]]]:
         """A class, its parent and so on with their files, and the class of the harness that they come from."""
@@ -91,15 +93,16 @@ class ModelFile:
                 return self.sibling(module).lineage(original)
         raise ValueError(f"only importing {self.file.name} tells what {name} is")
 
-    def keys_of(self, config: ast.expr) -> tuple[str, ...]:
+    def keys_of(self, config: Bound) -> tuple[str, ...]:
         """The fields of a Config class, those of Recipe first."""
         assert isinstance(config, ast.Name)
         _, line = self.lineage(config.id)
         own = [item.target for _, node in reversed(line) for item in node.body if isinstance(item, ast.AnnAssign)]
-        return tuple(dict.fromkeys([*keys_of(recipe.Recipe), *(t.id for t in own if isinstance(t, ast.Name))]))
+        return tuple(dict.fromkeys([*RECIPE_KEYS, *(target.id for target in own if isinstance(target, ast.Name))]))
 
-    def value(self, node: ast.expr) -> Any:
-        """What an expression of literals, and of names for such expressions, is worth."""
+    def value(self, node: Bound) -> Any:
+        """What an expression is worth that needs no name from elsewhere; it is evaluated as an import would."""
+        assert isinstance(node, ast.expr)
         names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and part.id in self.bound}
         known = {"__file__": str(self.file), **{name: self.constant(name) for name in names}}
         return eval(compile(ast.Expression(node), self.file, "eval"), known)
@@ -149,7 +152,3 @@ def bindings(body: Sequence[ast.stmt]) -> dict[str, Bound]:
             case _:
                 raise ValueError(f"line {statement.lineno} does more than bind names")
     return found
-
-
-def keys_of(config: type[recipe.Recipe]) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(config))

@@ -166,15 +166,17 @@ def scan(package: str = PACKAGE) -> Registry:
 
 def models_in(module: ModuleType) -> list[type[Model]]:
     """The model classes that are written in this module; an inherited name is its parent's, not its own."""
-    interface = sys.modules.get(INTERFACE)  # who writes a model has imported it
+    if INTERFACE not in sys.modules:  # who writes a model imports it
+        return []
+    from bench.model import Model
+
     return [
         value
         for value in vars(module).values()
-        if interface is not None
-        and inspect.isclass(value)
-        and issubclass(value, interface.Model)
+        if inspect.isclass(value)
+        and issubclass(value, Model)
         and value.__module__ == module.__name__
-        and bool(vars(value).get("name"))
+        and vars(value).get("name")
     ]
 
 

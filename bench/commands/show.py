@@ -46,7 +46,6 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
 
 def _list_one(console: Console, word: str) -> None:
     """A model with its settings, or the rows of a group, a dataset or a study."""
-    from bench.commands.model_card import show_model
     from bench.datasets.catalogue import GROUPS, datasets
     from bench.registry import scan, simplify
     from bench.studies import studies
@@ -54,6 +53,8 @@ def _list_one(console: Console, word: str) -> None:
     registry, lower = scan(), word.lower()
     graphs = [item for item in datasets().values() if lower in (item.name, *item.aliases, *item.groups)]
     if simplify(word) in registry.names:
+        from bench.commands.model_card import show_model
+
         show_model(console, registry.find(word))
     elif simplify(word) in registry.groups:
         _list_models(console, registry.groups[simplify(word)])

@@ -7,14 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from bench.datasets.canonical import canonical_graph
-from bench.datasets.npz import read_graph_npz, shown
 from bench.datasets.sources import Layout, stamp_paths
 from bench.errors import UserError
 from bench.graph import Graph
 from bench.metrics import ACCURACY
 from bench.splits import uniform_rule
-from bench.text import nearest
+from bench.text import nearest, shown
 
 GROUPS = ("small", "large", "all", "small-twin", "large-twin", "all-twin")
 _OWN_RULE = "uniform-60/20/20"
@@ -125,6 +123,9 @@ def own_dataset(path: Path) -> Dataset:
 
 
 def _load_own(name: str, path: Path, root: Path | None) -> Graph:
+    from bench.datasets.canonical import canonical_graph
+    from bench.datasets.npz import read_graph_npz
+
     return canonical_graph(name, read_graph_npz([path]), shown(path))
 
 
