@@ -64,9 +64,11 @@ def unless_left_out(context: typer.Context, study: str | None, name: str, value:
 
 def use_plugins(names: list[str] | None) -> None:
     """Make the models and datasets of plug-ins known, for verbs that only read records."""
+    if not names:
+        return  # and torch is not imported
     from bench.plugins import load_plugins
 
-    for reason in load_plugins(names or ()).broken:
+    for reason in load_plugins(names).broken:
         raise UserError(reason)
 
 

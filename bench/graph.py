@@ -1,19 +1,13 @@
-"""The nouns of the data: a graph with its features and labels, and a split of its nodes.
-
-scipy is imported where it is used: names and options are checked without it.
-"""
+"""The nouns of the data: a graph with its features and labels, and a split of its nodes."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import scipy.sparse as sp
+import scipy.sparse as sp
 
 UNKNOWN_LABEL = -1
 
@@ -50,8 +44,6 @@ class Graph:
 
     def adjacency(self) -> sp.csr_array:
         """The adjacency matrix as scipy sees it, with ones as values."""
-        import scipy.sparse as sp
-
         values = np.ones(self.num_entries, dtype=np.float32)
         return sp.csr_array((values, self.indices, self.indptr), shape=(self.num_nodes, self.num_nodes))
 
@@ -81,10 +73,10 @@ def graph_fingerprint(graph: Graph) -> str:
     """A hash of what the graph contains; neither its name nor the way it is stored matters."""
     features = graph.features
     parts = [graph.indptr.astype(np.int64), graph.indices, graph.labels.astype(np.int64)]
-    if isinstance(features, np.ndarray):
-        parts.append(features)
-    else:
+    if sp.issparse(features):
         parts += [features.indptr.astype(np.int64), features.indices.astype(np.int32), features.data]
+    else:
+        parts.append(features)
     return _digest(parts, {"classes": graph.num_classes, "features": list(features.shape)})
 
 

@@ -192,7 +192,7 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     check_results(request.results)
     plugins = load_plugins(request.plugins)
     plan = Plan(bad=list(plugins.broken), paths=plugins.paths)
-    for reason in [*plugins.broken, *scan().broken.values()]:
+    for reason in plugins.broken:
         say(errors, f"warning: {reason}")
     study = None if request.study is None else find_study(request.study)
     if study is not None and study.purpose == COST and (request.jobs or 1) > 1:
@@ -200,6 +200,8 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     if plugins.broken:
         request = _without_strangers(request, plan, plugins, errors)
     columns = _columns(request, study)
+    for reason in scan().broken.values():  # known now that the models have been imported
+        say(errors, f"warning: {reason}")
     plan.models = list({model.name: model for model, _, _ in columns}.values())
     plan.datasets = list({dataset.name: dataset for _, dataset, _ in columns}.values())
     trials = request.trials or (study.trials if study else None) or USUAL_TRIALS

@@ -115,7 +115,7 @@ def _list_studies(console: Console, studies: Iterable[Study]) -> None:
             study.about,
             ", ".join(dict.fromkeys(variant.models for variant in study.variants)),
             study.datasets + (f"; here also {study.extra}" if study.extra else ""),
-            str(sum(1 for _ in study.combinations(study.everywhere))),
+            str(study.columns),
         )
         for study in studies
     ]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from bench.datasets.catalogue import Dataset, PaperStatistics
 from bench.datasets.sources import Layout, load_files, stamp_files
-from bench.graph import Graph
 
 if TYPE_CHECKING:
     from bench.datasets.canonical import RawGraph
+    from bench.graph import Graph
 
 _NPZ_URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
 _CORA_URL = "https://github.com/abojchevski/graph2gauss/raw/master/data/"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import MissingData
-from bench.graph import Graph
 from bench.text import shown
 
 if TYPE_CHECKING:
     from bench.datasets.canonical import RawGraph
+    from bench.graph import Graph
 
 REVISION = 1  # raised whenever the same raw files may give other arrays than before
 
