@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
 
@@ -23,7 +24,6 @@ from bench.commands.options import (
     Mode,
     Model,
     Models,
-    OneLineGroup,
     Overrides,
     Plugin,
     ReadResults,
@@ -39,16 +39,19 @@ from bench.commands.options import (
     TimeLimit,
     TrialJobs,
     Trials,
+    VerbGroup,
 )
 from bench.errors import EXIT_MISSING_DATA, EXIT_USER_ERROR, MissingData, UserError
 from bench.reference import OWN, folder_to_read
 
+if TYPE_CHECKING:
+    from bench.request import Request
+
 EXIT_INTERRUPTED = 130
 P = ParamSpec("P")
-T = TypeVar("T")
 
 app = typer.Typer(
-    cls=OneLineGroup,
+    cls=VerbGroup,
     help="Train node-classification models under one protocol, and keep every result.",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -56,10 +59,27 @@ app = typer.Typer(
 )
 
 
-def unless_left_out(context: typer.Context, study: str | None, name: str, value: T) -> T | None:
-    """An option's value; with a study, None where it was not typed, so that the study decides."""
-    source = context.get_parameter_source(name)
-    return None if study is not None and source is not None and source.name == "DEFAULT" else value
+def typed(context: typer.Context) -> dict[str, Any]:
+    """Return the options as requests name them; repeated ones become tuples."""
+    values = {name.rstrip("_"): value for name, value in context.params.items()}
+    for name, field in (("set", "overrides"), ("plugin", "plugins")):
+        values[field] = tuple(values.pop(name) or ())
+    return values
+
+
+def request_from(context: typer.Context, **fixed: Any) -> Request:
+    """Return what was typed; with a study, what was not typed is left to it."""
+    from bench.request import Request
+
+    known = {item.name for item in dataclasses.fields(Request)}
+    values = {name: value for name, value in {**typed(context), **fixed}.items() if name in known}
+    values["split"] = chosen_split(values.get("split"), values["settings"])
+    if values.get("study"):
+        for name in ("models", "datasets", "trials"):
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "DEFAULT":
+                values[name] = None
+    return Request(**values)
 
 
 def use_plugins(names: list[str] | None) -> None:
@@ -134,43 +154,26 @@ def run(
     ] = None,
     redo: Annotated[bool, typer.Option("--redo", help="Run every cell again.")] = False,
     reuse_reference: ReuseReference = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells and estimate the time.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is missing and what it will take.")] = False,
+    pilots: Annotated[
+        bool, typer.Option("--pilots", help="With --dry-run: run a few epochs of what has no record on this machine.")
+    ] = False,
+    pilot_limit: Annotated[str, typer.Option(metavar="TIME", help="Per pilot.")] = "10m",
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --dry-run: pick what fits into it, such as 3h.")
+    ] = None,
     plugin: Plugin = None,
 ) -> int:
     """Run what is missing, then show the table."""
-    from bench.commands.run import Request, run_request
+    from bench.commands.run import run_request
 
-    return run_request(
-        Request(
-            models=unless_left_out(context, study, "models", models),
-            datasets=unless_left_out(context, study, "datasets", datasets),
-            trials=unless_left_out(context, study, "trials", trials),
-            seed=seed,
-            split=chosen_split(split, settings),
-            split_ratio=split_ratio,
-            settings=settings,
-            overrides=tuple(set_ or ()),
-            max_epochs=max_epochs,
-            jobs=jobs,
-            threads=threads,
-            device=device,
-            data=data,
-            results=results,
-            reuse_reference=reuse_reference,
-            memory_limit=memory_limit,
-            time_limit=time_limit,
-            retry=retry,
-            redo=redo,
-            dry_run=dry_run,
-            study=study,
-            plugins=tuple(plugin or ()),
-        )
-    )
+    return run_request(request_from(context))
 
 
 @app.command()
 @guarded
 def tune(
+    context: typer.Context,
     model: Annotated[str, typer.Option("--model", "--models", help=f"{MODELS} Each has the budget.")],
     datasets: Datasets = "small",
     trials: Annotated[
@@ -215,90 +218,14 @@ def tune(
     """Find settings under a budget; `run --settings tuned` uses them."""
     from bench.commands.tune import TuneRequest, tune_request
 
-    return tune_request(
-        TuneRequest(
-            model=model,
-            datasets=datasets,
-            trials=trials,
-            hours=hours,
-            space=space,
-            sampler=sampler,
-            objective=objective,
-            prune=prune,
-            seed=seed,
-            overrides=tuple(set_ or ()),
-            max_epochs=max_epochs,
-            name=name,
-            storage=storage,
-            jobs=jobs,
-            threads=threads,
-            device=device,
-            data=data,
-            results=results,
-            memory_limit=memory_limit,
-            time_limit=time_limit,
-            plugins=tuple(plugin or ()),
-        )
-    )
-
-
-@app.command()
-@guarded
-def plan(
-    context: typer.Context,
-    study: StudyName = None,
-    models: Models = "all",
-    datasets: Datasets = "digits",
-    trials: Trials = 10,
-    seed: Seed = 0,
-    split: Split = None,
-    split_ratio: SplitRatio = None,
-    settings: Settings = "author",
-    set_: Overrides = None,
-    max_epochs: MaxEpochs = None,
-    jobs: Jobs = None,
-    threads: Threads = None,
-    device: Device = "auto",
-    data: Data = None,
-    results: Results = OWN,
-    memory_limit: MemoryLimit = None,
-    budget: Annotated[str | None, typer.Option(metavar="TIME", help="Pick what fits into it, such as 3h.")] = None,
-    pilots: Annotated[
-        bool, typer.Option("--pilots/--no-pilots", help="Run a few epochs of what has no record on this machine.")
-    ] = True,
-    pilot_limit: Annotated[str, typer.Option(metavar="TIME", help="Per pilot.")] = "10m",
-    plugin: Plugin = None,
-) -> int:
-    """Say what is missing and what it will take: cells, hours, memory, disk."""
-    from bench.commands.plan import plan_request
-    from bench.commands.run import Request
-
-    request = Request(
-        models=unless_left_out(context, study, "models", models),
-        datasets=unless_left_out(context, study, "datasets", datasets),
-        trials=unless_left_out(context, study, "trials", trials),
-        seed=seed,
-        split=chosen_split(split, settings),
-        split_ratio=split_ratio,
-        settings=settings,
-        overrides=tuple(set_ or ()),
-        max_epochs=max_epochs,
-        jobs=jobs,
-        threads=threads,
-        device=device,
-        data=data,
-        results=results,
-        memory_limit=memory_limit,
-        study=study,
-        plugins=tuple(plugin or ()),
-    )
-    return plan_request(request, budget, pilots, pilot_limit)
+    return tune_request(TuneRequest(**typed(context)))
 
 
 @app.command()
 @guarded
 def frontier(
-    model: Model,
+    context: typer.Context,
+    models: Model,
     datasets: Datasets = "digits",
     seed: Annotated[int, typer.Option(min=0, help="Of the split and the training.")] = 0,
     split_ratio: SplitRatio = None,
@@ -328,25 +255,8 @@ def frontier(
 ) -> int:
     """Find the smallest memory limit within which a model runs on a dataset."""
     from bench.commands.frontier import frontier_request
-    from bench.commands.run import Request
 
-    request = Request(
-        models=model,
-        datasets=datasets,
-        trials=1,
-        seed=seed,
-        split_ratio=split_ratio,
-        settings=settings,
-        overrides=tuple(set_ or ()),
-        max_epochs=max_epochs,
-        threads=threads,
-        device=device,
-        data=data,
-        results=results,
-        time_limit=time_limit,
-        plugins=tuple(plugin or ()),
-    )
-    return frontier_request(request, up_to, precision)
+    return frontier_request(request_from(context, trials=1), up_to, precision)
 
 
 @app.command("list")

@@ -1,8 +1,9 @@
-"""Files that are whole or not there, whatever is killed or loses power meanwhile."""
+"""Files that are whole or not there, whatever is killed or loses power meanwhile; and the room there is for them."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -32,3 +33,8 @@ def force_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def free_space(folder: Path) -> int:
+    """Bytes that are free where this folder is or will be."""
+    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free

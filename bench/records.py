@@ -179,7 +179,7 @@ def seconds_per_epoch(record: Record) -> float:
 
 
 def seconds_per_thousand_nodes(record: Record) -> float | None:
-    """Inference, per 1,000 nodes; None where the record does not say how many were predicted."""
+    """Inference, per 1,000 nodes; None where none was (a trial of `tune`) or the record does not say how many."""
     infer = record["phases"]["infer"]
     return 1000 * infer["seconds"] / infer["nodes"] if infer.get("nodes") else None
 
@@ -188,9 +188,9 @@ def inference_seconds(record: Record, nodes: int) -> float | None:
     """Inference over so many nodes, by the line through the two sizes that were measured.
 
     Where one was, in proportion to it, which `is_at_most` tells from a measurement: too long for a model that computes
-    the whole graph whatever is asked. None where the record does not say how many were predicted.
+    the whole graph whatever is asked. None where none was (a trial of `tune`) or the record does not say how many.
     """
-    part, whole = record["phases"].get(PART_OF_INFERENCE), record["phases"]["infer"]
+    part, whole = record["phases"].get(PART_OF_INFERENCE), record["phases"].get("infer", {})
     if not whole.get("nodes"):
         return None
     if part is None or part["nodes"] >= whole["nodes"]:

@@ -139,7 +139,7 @@ def run_cells(
     return _work_through(run, run.jobs(todo), executor)
 
 
-def run_asked(
+def run_stream(
     cells: Iterator[Cell | None],
     models: Collection[str],
     stored: Mapping[str, Stored],
@@ -149,14 +149,14 @@ def run_asked(
     on_event: OnEvent = lambda event: None,
     find: FindModel = find_model,
 ) -> Summary:
-    """Run cells of these models that are thought of one by one, because the next may depend on what came of the others.
+    """Run cells of these models one after another: the next may depend on earlier results.
 
     `cells` gives None while there is nothing to run but may be later. Of every cell a "finished" event is heard, also
     of one that the ledger answers.
     """
     check_writable(ledger.results, "predictions", ".claims")
     run = _Run(models, stored, options, ledger, on_event, find)
-    return _work_through(run, run.asked_jobs(cells), executor)
+    return _work_through(run, run.stream_jobs(cells), executor)
 
 
 def _work_through(run: _Run, jobs: Iterator[Job | None], executor: Executor) -> Summary:
@@ -221,8 +221,8 @@ class _Run:
             if waiting:
                 yield None
 
-    def asked_jobs(self, cells: Iterator[Cell | None]) -> Iterator[Job | None]:
-        """Jobs for cells in the order in which they are thought of; None while there is none."""
+    def stream_jobs(self, cells: Iterator[Cell | None]) -> Iterator[Job | None]:
+        """Yield jobs for the cells of a stream; None while there is none."""
         for cell in cells:
             if cell is None:
                 yield None

@@ -22,9 +22,9 @@ from bench.cells import Cell
 from bench.claims import Claims
 from bench.cli import app
 from bench.commands.outcome import elsewhere_line
-from bench.commands.run import Request, fallback_lines, make_options
 from bench.errors import UserError
 from bench.executors.devices import resolve_devices
+from bench.request import Request, fallback_lines, make_options
 
 MODEL, OTHER = list(registry.models())[:2]
 
@@ -70,7 +70,7 @@ def records() -> list[dict[str, Any]]:
 def test_no_arguments_show_the_verbs() -> None:
     result = bench()
     assert result.exit_code == 0
-    for verb in ("run", "tune", "plan", "frontier", "list", "data", "status", "why", "report", "compare", "cache"):
+    for verb in ("run", "tune", "frontier", "list", "data", "status", "why", "report", "compare", "cache"):
         assert f"\n  {verb} " in result.stdout
 
 
@@ -183,14 +183,14 @@ def test_mistakes_with_other_verbs(arguments: list[str], message: str) -> None:
 def test_results_that_cannot_be_written(graph: str) -> None:
     Path("file").touch()
     for folder in ("file", "file/below"):
-        for verb in (["run"], ["run", "--dry-run"], ["plan"]):
+        for verb in (["run"], ["run", "--dry-run"]):
             result = bench(*verb, "--models", MODEL, "--datasets", graph, "--results", folder)
             assert result.exit_code == 2
             assert f"{folder}' cannot be written" in result.stderr
             assert result.output.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", [["run"], ["run", "--dry-run"], ["plan"], ["frontier", "--models", MODEL]])
+@pytest.mark.parametrize("verb", [["run"], ["run", "--dry-run"], ["frontier", "--models", MODEL]])
 def test_damaged_data_is_one_line(graph: str, verb: list[str]) -> None:
     Path(graph).write_bytes(Path(graph).read_bytes()[:300])
     result = bench(*verb, "--datasets", graph)
@@ -210,7 +210,7 @@ TOO_SMALL = "bad data: tiny: 3 nodes are too few for the split rule uniform-60/2
 
 
 @pytest.mark.parametrize(
-    "verb", [["run"], ["run", "--dry-run"], ["plan"], ["frontier", "--model", MODEL], ["tune", "--trials", "1"]]
+    "verb", [["run"], ["run", "--dry-run"], ["frontier", "--model", MODEL], ["tune", "--trials", "1"]]
 )
 def test_a_graph_too_small_for_its_split_is_said_before_anything_is_recorded(verb: list[str]) -> None:
     write_path("tiny.npz", 3)
@@ -229,7 +229,7 @@ def test_a_graph_too_small_for_its_split_leaves_the_others_alone(graph: str) -> 
     result = bench("run", "--dry-run", "--models", MODEL, "--datasets", f"tiny.npz,{graph}", "--trials", "2")
     assert result.exit_code == 2
     assert result.stderr.startswith(TOO_SMALL) and result.stderr.count("\n") == 1
-    assert "2 cells, 2 to do" in result.stdout and "tiny" not in result.stdout
+    assert "2 cells to run, 0 done" in result.stdout and "tiny" not in result.stdout
     write_path("enough.npz", 5)  # 3, 1 and 1 nodes
     result = bench("run", "--dry-run", "--models", MODEL, "--datasets", "enough.npz", "--trials", "1")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -281,8 +281,8 @@ def test_missing_settings_are_mentioned_once() -> None:
     cells = [cell(model, data, "default") for data in ("x", "y") for model in ("a", "b")] * 2
     cells += [cell("c", "x", "author"), cell("c", "y", "default")]
     assert fallback_lines(cells, "author") == [
-        "no author settings for x, y: a, b with default settings, and labelled so",
-        "no author settings for y: c with default settings, and labelled so",
+        "x, y have no author settings: a, b use their defaults (marked 'default')",
+        "y has no author settings: c uses its defaults (marked 'default')",
     ]
     assert fallback_lines(cells, "default") == []
 
@@ -296,9 +296,8 @@ def test_run_resume_and_look_back(graph: str) -> None:
 
     dry = bench(*request, "--dry-run")
     assert dry.exit_code == 3  # photo is not here
-    assert dry.stdout.count("| to do ") == 4
-    assert dry.stdout.count("| unknown ") == 4
-    assert "4 cells, 4 to do, time unknown" in dry.stdout
+    assert dry.stdout.count("| 2 of 2 ") == 2
+    assert "4 cells to run, 0 done: time unknown" in dry.stdout
     assert not Path("results/own").exists()
 
     first = bench("run", "--models", MODEL, "--trials", "1", *common)
@@ -339,7 +338,7 @@ def test_run_resume_and_look_back(graph: str) -> None:
 
 
 def test_no_name_is_not_every_name() -> None:
-    for verb in (["run"], ["plan"], ["frontier"], ["tune", "--trials", "1"]):
+    for verb in (["run"], ["run", "--dry-run"], ["frontier"], ["tune", "--trials", "1"]):
         for option in ("--models", "--model"):  # either spelling, everywhere
             result = bench(*verb, option, "")
             assert result.exit_code == 2 and "no model is named" in result.stderr, result.output
@@ -348,7 +347,7 @@ def test_no_name_is_not_every_name() -> None:
 def test_either_spelling_takes_a_list(graph: str) -> None:
     for option in ("--model", "--models"):
         result = bench("run", option, f"{MODEL},{OTHER}", "--datasets", graph, "--trials", "1", "--dry-run")
-        assert "2 cells, 2 to do" in result.stdout, result.output
+        assert "2 cells to run, 0 done" in result.stdout, result.output
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def given_up(limit: float | None, seconds: list[float], every: int = 1, **change
         clock.now += taken
         if deadline.passed():
             return None
-        if epoch % every == 0 and (reason := deadline.hopeless(epoch, clock.now)):
+        if epoch % every == 0 and (reason := deadline.will_miss_deadline(epoch, clock.now)):
             return epoch, reason
     return None
 
@@ -62,7 +62,7 @@ def test_who_hears_late_of_an_epoch_still_knows_how_long_it_took() -> None:
     clock = Clock()
     deadline = Deadline(120.0, recipe(), clock)
     began, clock.now = clock.now, clock.now + 100.0
-    assert [deadline.hopeless(epoch, began + epoch) for epoch in range(1, 11)] == [None] * 10
+    assert [deadline.will_miss_deadline(epoch, began + epoch) for epoch in range(1, 11)] == [None] * 10
 
 
 def test_time_spent_waiting_for_others_is_given_back() -> None:

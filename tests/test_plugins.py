@@ -161,7 +161,7 @@ def test_cells_of_others_run_where_a_plugin_is_broken() -> None:
     assert "ZeroDivisionError" in result.output
     assert "left out: unknown model 'his-model'" in result.output
     assert "left out: there is no dataset or group 'his-graph'" in result.output
-    assert "1 cell, 1 to do" in result.output
+    assert "1 cell to run, 0 done" in result.output
 
     result = bench("run", "--models", "his-model", *asked)
     assert result.exit_code == 2
@@ -194,7 +194,7 @@ def test_a_dataset_that_cannot_be_used_leaves_the_others_alone(read: str, reason
     )
     assert result.exit_code == 2
     assert "bad data: the dataset 'mine' of a plug-in" in result.output.replace("\n", " ") and reason in result.output
-    assert "1 cell, 1 to do" in result.output
+    assert "1 cell to run, 0 done" in result.output
 
 
 def test_a_disk_that_is_full_for_one_dataset_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_a_disk_that_is_full_for_one_dataset_leaves_the_others_alone(monkeypatch
     assert result.exit_code == 2
     lines = [line for line in result.stderr.splitlines() if "mine cannot be kept" in line]
     assert len(lines) == 1 and "No space left on device" in lines[0]
-    assert "1 cell, 1 to do" in result.output
+    assert "1 cell to run, 0 done" in result.output
 
 
 def test_memory_that_runs_out_over_one_dataset_leaves_the_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_memory_that_runs_out_over_one_dataset_leaves_the_others_alone(monkeypat
     monkeypatch.setitem(datasets(), "photo-twin", replace(datasets()["photo-twin"], load=load))
     result = bench("run", "--models", "gcn", "--datasets", "photo-twin,digits", "--trials", "1", "--dry-run")
     assert result.exit_code == 2
-    assert "takes more memory than there is" in result.output and "1 cell, 1 to do" in result.output
+    assert "takes more memory than there is" in result.output and "1 cell to run, 0 done" in result.output
 
 
 def test_a_broken_plugin_takes_nothing_from_a_study(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from bench.cells import Cell
-from bench.commands.run import Plan, Request, share_machine
+from bench.commands.run import share_machine
 from bench.graph import Graph
 from bench.model import Model, Recipe
 from bench.planning import sharing
 from bench.planning.sharing import LIBRARIES, UNKNOWN, cells_at_once
+from bench.request import Plan, Request
 from bench.runner import RunOptions
 from tests.graphs import make_graph
 from tests.test_display import make_cell

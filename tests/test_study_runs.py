@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 from bench import registry
 from bench.cells import Cell
 from bench.cli import app
-from bench.commands.run import in_turn
 from bench.datasets.catalogue import datasets, resolve
 from bench.errors import UserError
 from bench.ledger import Ledger
+from bench.request import in_turn
 from bench.studies import find_study, studies
 
 
@@ -35,7 +35,7 @@ def bench(*arguments: str) -> Result:
 
 
 def planned(result: Result) -> list[list[str]]:
-    """The rows of a dry run: key, dataset, model, trial, settings, state, seconds."""
+    """The rows of a dry run: dataset, model, settings, how many of how many trials are to be run, …."""
     rows = [[part.strip() for part in line.split("|")[1:-1]] for line in result.stdout.splitlines() if "|" in line]
     return rows[2:]
 
@@ -45,19 +45,20 @@ def planned(result: Result) -> list[list[str]]:
 
 def test_options_narrow_a_study() -> None:
     rows = planned(bench("run", "--study", "readout", "--datasets", "ring.npz", "--trials", "2", "--dry-run"))
-    assert Counter(row[2] for row in rows) == {"nagphormer": 6, "nagphormer+": 6}  # three readouts, two trials
+    assert Counter((row[1], row[3]) for row in rows) == {("nagphormer", "2 of 2"): 3, ("nagphormer+", "2 of 2"): 3}
     rows = planned(
         bench("run", "--study", "augmentation-parts", "--datasets", "ring.npz", "--models", "nagphormer+", "--dry-run")
     )
-    assert Counter(row[2] for row in rows) == {"nagphormer+": 3 * 10}  # all but "none", ten trials as usual
+    assert [(row[1], row[3]) for row in rows] == [("nagphormer+", "10 of 10")] * 3  # all but "none"
     rows = planned(bench("run", "--study", "cost", "--datasets", "ring.npz", "--models", "gcn,pprgo", "--dry-run"))
-    assert [(row[2], row[3]) for row in rows] == [(model, trial) for trial in "012" for model in ("gcn", "pprgo")]
+    assert {(row[1], row[3]) for row in rows} == {("gcn", "3 of 3"), ("pprgo", "3 of 3")}
 
 
 def test_without_a_study_the_usual_defaults_hold() -> None:
     rows = planned(bench("run", "--dry-run"))
-    assert {row[1] for row in rows} == {"digits"}
-    assert Counter(row[2] for row in rows) == dict.fromkeys(registry.models(), 10)
+    assert sorted(map(tuple, (row[:2] + row[3:4] for row in rows))) == sorted(
+        ("digits", name, "10 of 10") for name in registry.models()
+    )
 
 
 def test_datasets_of_a_study_unless_others_are_named() -> None:
@@ -84,12 +85,9 @@ def test_a_cell_that_two_studies_share_is_run_once() -> None:
     keys = {record["key"] for record in Ledger(Path("results/own"))}
     assert len(keys) == 2
     # the first readout and full augmentation's "none" are the model as it is, which has just been run
-    states = Counter(row[5] for row in planned(bench(*first, "--study", "readout", "--dry-run")))
-    assert states == {"done": 1, "to do": 2}
-    states = Counter(row[5] for row in planned(bench(*first, "--study", "augmentation-parts", "--dry-run")))
-    assert states == {"done": 1}
-    [row] = planned(bench(*first, "--dry-run"))
-    assert row[0] in keys and row[5] == "done"
+    assert "2 cells to run, 1 done" in bench(*first, "--study", "readout", "--dry-run").stdout
+    for others in (("--study", "augmentation-parts"), ()):
+        assert "nothing to run: 1 cell is there" in bench(*first, *others, "--dry-run").stdout
 
 
 def test_repeats_are_interleaved_dataset_by_dataset() -> None:
@@ -153,7 +151,7 @@ def test_a_graph_without_edges_or_with_one_class_leaves_the_others_alone(tmp_pat
     assert result.exit_code == 2
     assert "lonely.npz: the graph is empty: it has no node or no edge" in result.stderr
     assert "uniform.npz: there are fewer than two classes" in result.stderr
-    assert [row[1] for row in planned(result)] == ["ring"]
+    assert [row[0] for row in planned(result)] == ["ring"]
 
 
 def test_a_limit_too_small_to_load_the_dataset_is_out_of_memory() -> None:
@@ -166,12 +164,12 @@ def test_a_limit_too_small_to_load_the_dataset_is_out_of_memory() -> None:
 
 
 def test_a_graph_that_does_not_fit_into_the_cache_is_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.commands.run.free_space", lambda folder: 10**9)
+    monkeypatch.setattr("bench.request.free_space", lambda folder: 10**9)
     result = bench("run", "--models", "gcn", "--trials", "1", "--datasets", "amazon2m-twin,ring.npz", "--dry-run")
     assert result.exit_code == 2
     # 2 x 61,859,140 neighbours, 2,449,029 x (100 features, a row pointer and a label of two words), 4 bytes each
     assert "Amazon2M (twin) takes about 1.50 GB in the cache folder, where 1.00 GB are free" in result.stderr
-    assert [row[1] for row in planned(result)] == ["ring"]
+    assert [row[0] for row in planned(result)] == ["ring"]
 
 
 # -- all of it ------------------------------------------------------------------------------------------------------

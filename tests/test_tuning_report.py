@@ -11,6 +11,7 @@ import pytest
 from ledgers import made_up_records, write_ledger
 from running import ring_dataset
 
+from bench.lanes import Winner, find_winner, warning_lines, winner_path
 from bench.ledger import Ledger
 from bench.registry import find_model
 from bench.report.evidence import Evidence
@@ -24,8 +25,7 @@ from bench.report.tuning import (
     tuning_table,
     with_budgets,
 )
-from bench.tuning.lanes import warning_lines
-from bench.tuning.winners import Winner, find_winner, read_studies, winner_path, write_study, write_winner
+from bench.tuning.winners import read_studies, write_study, write_winner
 
 IDENTITY = {
     "model": "gcn",

@@ -21,7 +21,7 @@ from bench.executors.local import LocalExecutor
 from bench.graph import UNKNOWN_LABEL, graph_fingerprint
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
-from bench.runner import Summary, run_asked
+from bench.runner import Summary, run_stream
 from bench.splits import draw_split, is_scored, sealed_nodes, tuning_rule
 from bench.tuning.search import sealed_away
 from bench.tuning.study import Budget, Trial
@@ -122,11 +122,11 @@ def test_the_command_itself_hands_on_no_sealed_label(
 
     def spied(*arguments: Any) -> Summary:
         graphs.extend(stored.graph for stored in arguments[2].values())
-        return run_asked(*arguments)
+        return run_stream(*arguments)
 
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("bench.commands.tune.LocalExecutor", lambda *arguments: executor)
-    monkeypatch.setattr("bench.commands.tune.run_asked", spied)
+    monkeypatch.setattr("bench.commands.tune.run_stream", spied)
     request = TuneRequest("gcn", str(data / "ring.npz"), trials=2, seed=seed, max_epochs=2, results=tmp_path)
     assert tune_request(request) == 0
     sealed = sealed_nodes(60)

@@ -18,7 +18,7 @@ from bench.executors import EndCell, Event, Outcome
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.predictions import PredictionStore
-from bench.runner import RunOptions, Summary, run_asked
+from bench.runner import RunOptions, Summary, run_stream
 from bench.space import Whole
 from bench.tuning.driver import Driver
 from bench.tuning.sampling import SlotSampler
@@ -163,4 +163,4 @@ def run_driver(driver: Driver, search: Search, stored: Stored, results: Path, ex
     options = RunOptions(progress_interval=0.0, cache_folder=results / "prepared")
     graphs = {search.dataset.name: stored}
     names = [search.model.name]
-    return run_asked(driver.cells(), names, graphs, options, Ledger(results), executor, driver.on_event, find)
+    return run_stream(driver.cells(), names, graphs, options, Ledger(results), executor, driver.on_event, find)

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from bench.cells import Cell, capped
 from bench.commands.cache import cache_in_use
-from bench.commands.run import Plan, Request, exit_code, make_options, make_plan
 from bench.console import say, show_table
 from bench.errors import EXIT_FAILED_CELLS, UserError
 from bench.executors.devices import capacity_of, resolve_devices
@@ -21,6 +20,7 @@ from bench.ledger import FRONTIER, Ledger, check_writable
 from bench.planning.sharing import expected_memory
 from bench.records import DIVERGED, OK, OOM, Record, machine_of, memory_used
 from bench.registry import find_model, source_hash
+from bench.request import Plan, Request, exit_code, make_options, make_plan
 from bench.runner import RunOptions, run_cells, this_machine
 from bench.sizes import format_size, parse_size
 from bench.table import describe_settings

@@ -90,8 +90,25 @@ TimeLimit = Annotated[
 _MISTYPED: Any = typer.BadParameter.__base__
 
 
-class OneLineGroup(typer.core.TyperGroup):
-    """Mistakes in the options become one line too, not usage, hint, blank line and message."""
+VERBS = {
+    "Results": ("run", "tune", "report", "compare"),
+    "What there is": ("list", "data", "status", "why"),
+    "Housekeeping": ("verify", "pack", "cache"),
+}
+
+
+class VerbGroup(typer.core.TyperGroup):
+    """The verbs by what they are for; a mistake in the options is one line, not usage, hint and message."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section per group of VERBS, and what belongs to none at the end."""
+        grouped = [name for names in VERBS.values() for name in names]
+        rest = {"More": tuple(name for name in self.list_commands(ctx) if name not in grouped)}
+        for title, names in {**VERBS, **rest}.items():
+            commands = [(name, command) for name in names if (command := self.get_command(ctx, name))]
+            if commands:
+                with formatter.section(title):
+                    formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in commands])
 
     def main(
         self,

@@ -12,6 +12,7 @@ from bench.cells import Cell
 from bench.console import say, show_table
 from bench.costs import cost_caption, summarise_costs
 from bench.datasets.catalogue import Dataset
+from bench.lanes import budget_lines
 from bench.metrics import ACCURACY, find_metric
 from bench.paper import published_accuracy
 from bench.planning.estimate import Estimator
@@ -21,10 +22,9 @@ from bench.sizes import format_duration
 from bench.studies import COST
 from bench.table import Context, caption, describe_settings, summarise
 from bench.text import counted
-from bench.tuning.lanes import budget_lines
 
 if TYPE_CHECKING:
-    from bench.commands.run import Plan, Request
+    from bench.request import Plan, Request
 
 
 def opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, results: Path, jobs: int) -> str:
@@ -47,19 +47,6 @@ def elsewhere_line(answered: Collection[Record], processor: str) -> str:
 
 def _about(seconds: float | None) -> str:
     return "time unknown" if seconds is None else f"about {format_duration(seconds)}"
-
-
-def show_cells(console: Console, cells: Sequence[Cell], todo: set[str], estimator: Estimator, jobs: int) -> None:
-    """What a dry run lists."""
-    rows = []
-    for cell in cells:
-        seconds = estimator.seconds(cell)
-        estimate = "unknown" if seconds is None else f"{seconds:.1f}"
-        state = ("to do", estimate) if cell.key in todo else ("done", "")
-        rows.append((cell.key, cell.dataset, cell.model, str(cell.labels["trial"]), describe_settings(cell), *state))
-    show_table(console, ["key", "dataset", "model", "trial", "settings", "state", "estimated s"], rows)
-    waiting = [cell for cell in cells if cell.key in todo]
-    say(console, f"{counted(len(cells), 'cell')}, {len(waiting)} to do, {_about(estimator.total(waiting, jobs))}")
 
 
 def show_summary(

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from bench.cells import Protocol
 from bench.commands.cache import cache_in_use
-from bench.commands.run import check_split, open_here
 from bench.console import say
 from bench.datasets.catalogue import Dataset, resolve
 from bench.datasets.store import Stored, cache_root, spelled_out
@@ -32,6 +31,7 @@ from bench.errors import (
 )
 from bench.executors.devices import resolve_devices
 from bench.executors.local import LocalExecutor
+from bench.lanes import find_winner, winner_path
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
 from bench.planning.estimate import Estimator
@@ -39,7 +39,8 @@ from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
 from bench.reference import OWN
 from bench.registry import resolve_models, scan
-from bench.runner import RunOptions, run_asked, this_machine
+from bench.request import check_split, open_here
+from bench.runner import RunOptions, run_stream, this_machine
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
 from bench.sizes import format_duration, parse_duration, parse_size
 from bench.splits import tuning_rule
@@ -51,7 +52,7 @@ from bench.tuning.driver import Driver
 from bench.tuning.sampling import SlotSampler
 from bench.tuning.search import OBJECTIVES, Search, sealed_away
 from bench.tuning.study import Budget, OtherStudy, Trial, Tuning, count_trials, open_tuning
-from bench.tuning.winners import find_winner, winner_path, write_winner
+from bench.tuning.winners import write_winner
 
 
 @dataclass(frozen=True)
@@ -286,7 +287,7 @@ class _Tune:
         with make_trial_display(self.console, title, self.budget, trials, request.jobs) as display:
             driver = Driver(search, tuning, self.budget, PredictionStore(request.results), display)
             try:
-                summary = run_asked(
+                summary = run_stream(
                     driver.cells(),
                     [search.model.name],
                     {search.dataset.name: stored},

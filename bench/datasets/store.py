@@ -24,6 +24,7 @@ import scipy.sparse as sp
 
 from bench.datasets.catalogue import Dataset
 from bench.datasets.counts import Counts, count
+from bench.datasets.twin_specs import TWINS
 from bench.errors import BadData, UserError
 from bench.files import force_to_disk, replace_file
 from bench.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
@@ -207,3 +208,12 @@ def cannot_keep(dataset: Dataset, error: OSError) -> BadData:
         f"{dataset.title} cannot be kept, the cache folder cannot be written ({error.strerror or error}); "
         "free some space or set BENCH_CACHE to another folder"
     )
+
+
+def expected_size(dataset: Dataset) -> int | None:
+    """Bytes of a catalogued graph in the store, before it is there; None where nobody knows its shape."""
+    shape = TWINS.get(dataset.name if dataset.is_twin else f"{dataset.name}-twin")
+    if shape is None:
+        return None
+    values = shape.features if shape.words is None else 2 * shape.words.per_row  # a sparse one has its column beside it
+    return round(4 * (shape.num_entries + shape.nodes * (values + 3)))  # row pointers; labels take 8 bytes

@@ -41,7 +41,7 @@ class Deadline:
             self._end += self._clock() - self._waiting_since
             self._waiting_since = None
 
-    def hopeless(self, epoch: int, now: float) -> str | None:
+    def will_miss_deadline(self, epoch: int, now: float) -> str | None:
         """Told of an epoch and when it ended; returns why the cell cannot end in time, once that is certain.
 
         `now` is the cell's own time, not that of hearing of it: whoever listens may have been busy or suspended.

@@ -28,7 +28,7 @@ from bench.worker import Job, run_cell
 
 POLL = 0.25  # seconds between two looks at deadlines
 IDLE = 1.0  # seconds until an empty-handed job source is asked again
-GOODBYE = 2.0  # seconds a worker has for leaving by itself after its result has arrived
+EXIT_GRACE_SECONDS = 2.0  # seconds a worker has for leaving by itself after its result has arrived
 TAIL = 3000  # characters of a failed worker's log that go into its record
 PRELOAD_IF_USED = ("torch_geometric", "sklearn")  # slow to import, so only where some model here needs them
 
@@ -155,8 +155,8 @@ class _Worker:
             except EndCell as reason:
                 self._verdict = (PRUNED, self._at(str(reason)))
             else:
-                if hopeless := self._deadline.hopeless(epoch, when):
-                    self._verdict = (TIMEOUT, self._at(hopeless))
+                if reason := self._deadline.will_miss_deadline(epoch, when):
+                    self._verdict = (TIMEOUT, self._at(reason))
 
     def _at(self, what: str) -> str:
         return f"{what} during {self._phase}{self._progress}" if self._phase else f"{what} before the first phase"
@@ -171,7 +171,7 @@ class _Worker:
     def outcome(self, beside_others: bool = False) -> Outcome:
         """What came of the job; the process is gone when this returns."""
         if self._result is not None:
-            self._process.join(GOODBYE)
+            self._process.join(EXIT_GRACE_SECONDS)
         self.kill()
         result = self._result or self._unfinished()
         status, reason = self._verdict or (result.get("status"), result.get("reason"))

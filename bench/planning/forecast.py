@@ -1,16 +1,14 @@
-"""What the cells of a request will take, column by column, and which of them fit into a budget."""
+"""What the cells of a request will take, condition by condition, and which of them fit into a budget."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.cells import Cell, canonical_json
-from bench.datasets.catalogue import Dataset
 from bench.datasets.store import Stored
-from bench.datasets.twin_specs import TWINS
+from bench.files import free_space
 from bench.model import Model
 from bench.planning.estimate import Forecaster, Speed
 from bench.prepared import list_entries
@@ -20,7 +18,7 @@ RECORDS, PILOT, NEIGHBOURS = "records", "pilot", "neighbours"  # what a forecast
 
 
 @dataclass(eq=False)
-class Column:
+class Condition:
     """Cells that differ in nothing but their trial: those that are to be run, and what one of them will take."""
 
     cells: list[Cell]
@@ -55,50 +53,50 @@ class Column:
         return self.kept if self.kept is not None or self.speed is None else self.speed.disk
 
 
-def make_columns(cells: Sequence[Cell], todo: Iterable[Cell]) -> list[Column]:
-    """The cells by column, in their order; a cell that was asked for twice is there once."""
-    columns: dict[tuple[str, str, str], Column] = {}
+def make_conditions(cells: Sequence[Cell], todo: Iterable[Cell]) -> list[Condition]:
+    """The cells by condition, in their order; a cell that was asked for twice is there once."""
+    conditions: dict[tuple[str, str, str], Condition] = {}
     waiting = {cell.key for cell in todo}
     for cell in {cell.key: cell for cell in cells}.values():
         kind = (cell.dataset, cell.model, canonical_json(dict(cell.config)))
-        column = columns.setdefault(kind, Column([]))
-        column.cells.append(cell)
+        condition = conditions.setdefault(kind, Condition([]))
+        condition.cells.append(cell)
         if cell.key in waiting:
-            column.todo.append(cell)
-    return list(columns.values())
+            condition.todo.append(cell)
+    return list(conditions.values())
 
 
-def judge(columns: Iterable[Column], forecaster: Forecaster, basis: str) -> list[Column]:
+def judge(conditions: Iterable[Condition], forecaster: Forecaster, basis: str) -> list[Condition]:
     """Give each the speed that records show; returns those with cells to run for which there is none."""
     unknown = []
-    for column in columns:
-        column.epochs = forecaster.epochs(column.first)
-        column.speed = forecaster.speed(column.first)
-        column.basis = basis if column.speed else ""
-        if column.todo and column.speed is None:
-            unknown.append(column)
+    for condition in conditions:
+        condition.epochs = forecaster.epochs(condition.first)
+        condition.speed = forecaster.speed(condition.first)
+        condition.basis = basis if condition.speed else ""
+        if condition.todo and condition.speed is None:
+            unknown.append(condition)
     return unknown
 
 
-def rows_of(columns: Iterable[Column]) -> list[list[Column]]:
+def rows_of(conditions: Iterable[Condition]) -> list[list[Condition]]:
     """The variants of one model on one dataset, in the order of the study."""
-    rows: dict[tuple[str, str], list[Column]] = {}
-    for column in columns:
-        rows.setdefault((column.first.dataset, column.first.model), []).append(column)
+    rows: dict[tuple[str, str], list[Condition]] = {}
+    for condition in conditions:
+        rows.setdefault((condition.first.dataset, condition.first.model), []).append(condition)
     return list(rows.values())
 
 
-def ends_of_rows(columns: Iterable[Column]) -> list[Column]:
+def ends_of_rows(conditions: Iterable[Condition]) -> list[Condition]:
     """The first and the last variant of each model and dataset: the smallest and the largest value of a sweep."""
-    rows = rows_of(column for column in columns if column.todo)
-    return [column for row in rows for column in (row[:1] + row[1:][-1:])]
+    rows = rows_of(condition for condition in conditions if condition.todo)
+    return [condition for row in rows for condition in (row[:1] + row[1:][-1:])]
 
 
-def fill_between(row: Sequence[Column]) -> None:
+def fill_between(row: Sequence[Condition]) -> None:
     """Between two variants that are known lie the others, in equal steps; beyond them the nearest serves."""
-    known = [(place, column.speed) for place, column in enumerate(row) if column.speed is not None]
-    for place, column in enumerate(row):
-        if column.speed is not None or column.failure or not known:
+    known = [(place, condition.speed) for place, condition in enumerate(row) if condition.speed is not None]
+    for place, condition in enumerate(row):
+        if condition.speed is not None or condition.failure or not known:
             continue
         low, before = max(
             ((at, speed) for at, speed in known if at < place), default=known[0], key=lambda pair: pair[0]
@@ -107,8 +105,8 @@ def fill_between(row: Sequence[Column]) -> None:
             ((at, speed) for at, speed in known if at > place), default=known[-1], key=lambda pair: pair[0]
         )
         share = (place - low) / (high - low) if low < place < high else 0.0
-        column.speed = (before if low < place else after).towards(after, share)
-        column.basis = NEIGHBOURS
+        condition.speed = (before if low < place else after).towards(after, share)
+        condition.basis = NEIGHBOURS
 
 
 # -- space on disk ----------------------------------------------------------------------------------------------------
@@ -136,43 +134,43 @@ def find_room(folder: Path, limit: int, private: bool = False) -> Room:
 
 
 def ask_models(
-    columns: Iterable[Column], models: Iterable[type[Model]], stored: Mapping[str, Stored]
+    conditions: Iterable[Condition], models: Iterable[type[Model]], stored: Mapping[str, Stored]
 ) -> dict[str, str]:
     """Note what each model expects to keep on disk; returns one line by model for those that fail to say."""
     by_name, failures = {model.name: model for model in models}, {}
-    for column in columns:
-        model, graph = by_name[column.first.model], stored[column.first.dataset].graph
+    for condition in conditions:
+        model, graph = by_name[condition.first.model], stored[condition.first.dataset].graph
         try:
-            column.kept = model.estimate_disk(graph, model.Config(**column.first.config))
+            condition.kept = model.estimate_disk(graph, model.Config(**condition.first.config))
         except Exception as error:  # a matter of this model; its records may still tell
             reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
             failures[model.name] = f"{model.name} cannot say what it will keep on disk: {reason}"
     return failures
 
 
-def prepared_size(columns: Iterable[Column], private: bool = False) -> float:
+def prepared_size(conditions: Iterable[Condition], private: bool = False) -> float:
     """Bytes of prepared arrays on disk; `private`: there are those of one cell at a time.
 
     Variants of a model on a dataset share arrays where they differ in numbers alone (the fewest hops are among the
     most), or in what leaves the size as it is, such as a readout.
     """
-    sizes = [size for row in rows_of(columns) for size in _sizes_apart(row)]
+    sizes = [size for row in rows_of(conditions) for size in _sizes_apart(row)]
     return max(sizes, default=0.0) if private else sum(sizes)
 
 
-def _sizes_apart(row: Iterable[Column]) -> set[float]:
+def _sizes_apart(row: Iterable[Condition]) -> set[float]:
     """The largest of each kind of variants, kinds of the same size being taken for one."""
     largest: dict[str, float] = {}
-    for column in row:
-        config = column.first.config
+    for condition in row:
+        config = condition.first.config
         kind = canonical_json({name: value for name, value in config.items() if type(value) not in (int, float)})
-        largest[kind] = max(largest.get(kind, 0.0), column.disk or 0.0)
+        largest[kind] = max(largest.get(kind, 0.0), condition.disk or 0.0)
     return set(largest.values())
 
 
-def space_warning(columns: Iterable[Column], room: Room) -> str:
+def space_warning(conditions: Iterable[Condition], room: Room) -> str:
     """What to say where the prepared arrays will not fit, otherwise nothing; models may share some, hence "up to"."""
-    size = prepared_size((column for column in columns if column.todo), room.private)
+    size = prepared_size((condition for condition in conditions if condition.todo), room.private)
     if size <= room.size:
         return ""
     held = f", {format_size(room.held)} taken by earlier ones that can go" if room.held else ""
@@ -184,31 +182,17 @@ def space_warning(columns: Iterable[Column], room: Room) -> str:
     )
 
 
-def free_space(folder: Path) -> int:
-    """Bytes that are free where this folder is or will be."""
-    return shutil.disk_usage(next(place for place in (folder, *folder.absolute().parents) if place.exists())).free
-
-
-def expected_size(dataset: Dataset) -> int | None:
-    """Bytes of a catalogued graph in the store, before it is there; None where nobody knows its shape."""
-    shape = TWINS.get(dataset.name if dataset.is_twin else f"{dataset.name}-twin")
-    if shape is None:
-        return None
-    values = shape.features if shape.words is None else 2 * shape.words.per_row  # a sparse one has its column beside it
-    return round(4 * (shape.num_entries + shape.nodes * (values + 3)))  # row pointers; labels take 8 bytes
-
-
-def within_budget(columns: Iterable[Column], seconds: float) -> list[Cell]:
+def within_budget(conditions: Iterable[Condition], seconds: float) -> list[Cell]:
     """The cells that fit: first trials before second ones, and among these the shortest first.
 
     So every variant gets as many trials as the others wherever that is possible, and as many as possible get one. What
     failed as a pilot, or was too slow for one, is not picked.
     """
     queue = [
-        (number, column.seconds, cell)
-        for column in columns
-        if column.seconds is not None and not column.failure
-        for number, cell in enumerate(column.todo)
+        (number, condition.seconds, cell)
+        for condition in conditions
+        if condition.seconds is not None and not condition.failure
+        for number, cell in enumerate(condition.todo)
     ]
     chosen, left = [], seconds
     for _, needed, cell in sorted(queue, key=lambda item: item[:2]):

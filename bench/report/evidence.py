@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.cells import canonical_json, config_on
 from bench.datasets.catalogue import Dataset, datasets
+from bench.lanes import find_winner
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest, score_of
@@ -18,7 +19,6 @@ from bench.settings import resolve_settings
 from bench.splits import is_scored, rule_for
 from bench.studies import Study
 from bench.text import as_typed
-from bench.tuning.winners import find_winner
 
 # What tables and figures read, beyond what the ledger itself asks of a record; numbers where it says so.
 _FIELDS = (

@@ -14,13 +14,14 @@ from matplotlib import ticker
 from opda.nonparametric import EmpiricalDistribution
 
 from bench.datasets.catalogue import datasets
+from bench.lanes import find_winner
 from bench.records import OK, address
 from bench.registry import models
 from bench.report.drawing import STYLE, Drawing, as_files, legend_below, looks, panels
 from bench.report.evidence import Evidence
 from bench.report.table import Entry, Table, entry
 from bench.settings import TUNED_LANES
-from bench.tuning.winners import find_winner, read_studies
+from bench.tuning.winners import read_studies
 
 NAME = "tuning"
 CONFIDENCE = 0.95

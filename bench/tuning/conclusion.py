@@ -12,12 +12,13 @@ from typing import Any
 import optuna
 
 from bench.environment import code_version, library_version
+from bench.lanes import Winner
 from bench.registry import source_hash
 from bench.sizes import format_duration, format_size
 from bench.tuning.choosing import complete, outcomes
 from bench.tuning.search import Search
 from bench.tuning.study import Budget, Trial, Tuning, count_trials
-from bench.tuning.winners import Winner, write_study
+from bench.tuning.winners import write_study
 
 FEWEST = 4  # complete trials, below which nobody can tell what mattered
 

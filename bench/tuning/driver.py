@@ -31,7 +31,7 @@ from bench.tuning.search import Search
 from bench.tuning.study import Asked, Budget, Trial, Tuning
 
 PATIENCE = 1.0  # seconds between two looks at what other drivers are doing
-HOPELESS = 10  # first trials: if all of them fail outright, so will the others
+FAILURES_TO_GIVE_UP = 10  # first trials: if all of them fail outright, so will the others
 KILLS = 3  # of a cell's worker, after which it is not tried again: whoever kills it will do so once more
 
 
@@ -64,7 +64,7 @@ class Driver:
             if time.monotonic() < quiet_until:
                 yield None
                 continue
-            slot = None if self._is_hopeless() else self.tuning.next_slot(self.budget)
+            slot = None if self._all_failed_so_far() else self.tuning.next_slot(self.budget)
             if slot is None:
                 if not self.tuning.is_busy():
                     self._say_if_given_up()
@@ -75,16 +75,16 @@ class Driver:
             if asked is not None:
                 yield from self._cell_of(asked)
 
-    def _is_hopeless(self) -> bool:
-        first = self.tuning.trials()[:HOPELESS]
-        return len(first) == HOPELESS and all(map(failed_outright, first))
+    def _all_failed_so_far(self) -> bool:
+        first = self.tuning.trials()[:FAILURES_TO_GIVE_UP]
+        return len(first) == FAILURES_TO_GIVE_UP and all(map(failed_outright, first))
 
     def _say_if_given_up(self) -> None:
         trials = self.tuning.trials()
-        if self._is_hopeless() and self.tuning.next_slot(self.budget) is not None:
+        if self._all_failed_so_far() and self.tuning.next_slot(self.budget) is not None:
             note = (
-                f"given up: the first {HOPELESS} trials all failed ({outcomes(trials[:HOPELESS])}; the last one: "
-                f"{trials[HOPELESS - 1].reason}). Mend the cause, or change --space, --set or the limits, and start "
+                f"given up: the first {FAILURES_TO_GIVE_UP} trials all failed ({outcomes(trials[:FAILURES_TO_GIVE_UP])}; the last one: "
+                f"{trials[FAILURES_TO_GIVE_UP - 1].reason}). Mend the cause, or change --space, --set or the limits, and start "
                 f"another study with --name {self.tuning.name}-2"
             )
             self.listener.on_trials(trials, None, note)

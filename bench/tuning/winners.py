@@ -1,71 +1,19 @@
 """What tuning found, as files that people can read: the winner's settings, and all trials of a study.
 
-`results/tuned/<model>-<dataset>.toml` is a settings lane that `run` and `report` read; `results/tuning/<study>.json`
-lists the trials, from which the report draws its curves. Neither needs Optuna.
+`<results>/tuned/<model>-<dataset>.toml` is a settings lane (bench/lanes.py); `<results>/tuning/<study>.json` lists the
+trials, from which the report draws its curves. Neither needs Optuna.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bench import reference
 from bench.errors import UserError
 from bench.files import replace_file
-from bench.settings import TUNED_LANES
-from bench.toml import read_toml
-
-if TYPE_CHECKING:
-    from bench.datasets.catalogue import Dataset
-
-
-@dataclass(frozen=True)
-class Winner:
-    """A tuned lane's entry for one model and dataset."""
-
-    settings: Mapping[str, Any]
-    found: Mapping[str, Any]  # where the settings come from
-    budget: Mapping[str, Any]  # what it took to find them
-
-    @property
-    def line(self) -> str:
-        """The budget in one sentence."""
-        return (
-            f"{self.found['model']} on {self.found['dataset']}: {self.budget['trials']} trials "
-            f"({self.budget['outcomes']}) in {self.budget['hours']:.2f} h, sampler {self.found['sampler']}, "
-            f"space {self.found['space']}, seed {self.found['seed']}"
-        )
-
-
-def winner_path(results: Path, lane: str, model: str, dataset: str) -> Path:
-    return results / lane / f"{model}-{dataset}.toml"
-
-
-def find_winner(results: Path, lane: str, model: str, dataset: Dataset | str) -> Winner | None:
-    """What a tuned lane has for a model on a dataset: in these results, else in the reference.
-
-    A twin uses its original's, a user's file goes by its name.
-    """
-    if lane not in TUNED_LANES:
-        return None
-    names = [dataset] if isinstance(dataset, str) else [dataset.name, dataset.settings_name]
-    for folder in (results, reference.REFERENCE):
-        for name in dict.fromkeys(filter(None, names)):
-            path = winner_path(folder, lane, model, name)
-            if path.is_file():
-                return _read(path)
-    return None
-
-
-def _read(path: Path) -> Winner:
-    try:
-        content = read_toml(path)
-        return Winner(content["settings"], content["found"], content["budget"])
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} is not what `tune` writes ({error}); remove it and tune again") from error
+from bench.lanes import Winner
 
 
 def write_winner(path: Path, winner: Winner) -> None:

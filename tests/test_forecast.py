@@ -16,29 +16,29 @@ from rich.console import Console
 
 from bench import worker
 from bench.cells import Cell
-from bench.commands.plan import Pilots, pilot_of
-from bench.commands.run import Plan
+from bench.commands.forecast import Pilots, pilot_of
 from bench.datasets.catalogue import datasets
+from bench.datasets.store import expected_size
 from bench.environment import processor
 from bench.graph import Split
 from bench.model import Model
 from bench.planning.estimate import Forecaster, Speed, at_least, inferred_nodes, speed_of, tells_enough
 from bench.planning.forecast import (
-    Column,
+    Condition,
     Room,
     ask_models,
     ends_of_rows,
-    expected_size,
     fill_between,
     find_room,
     judge,
-    make_columns,
+    make_conditions,
     prepared_size,
     rows_of,
     space_warning,
     within_budget,
 )
 from bench.prepared import PrepareCache, list_entries
+from bench.request import Plan
 from bench.runner import RunOptions
 
 CONFIG = {
@@ -208,50 +208,50 @@ def test_runs_that_were_cut_short_say_nothing_about_epochs() -> None:
     assert forecaster(record(cell(), 2, 5.0, cap=2)).epochs(cell()) == 200  # four times the patience
 
 
-# -- columns --------------------------------------------------------------------------------------------------------
+# -- conditions --------------------------------------------------------------------------------------------------------
 
 
-def test_columns_hold_the_trials_of_one_setting() -> None:
+def test_conditions_hold_the_trials_of_one_setting() -> None:
     cells = [cell(trial=trial, hidden=hidden) for hidden in (8, 16) for trial in range(3)]
-    columns = make_columns([*cells, *cells[:2]], cells[1:])
-    assert [(len(column.cells), len(column.todo)) for column in columns] == [(3, 2), (3, 3)]
-    unknown = judge(columns, forecaster(record(cell(), 100, 10.0)), "records")
-    assert unknown == [columns[1]]
-    assert (columns[0].basis, columns[0].seconds) == ("records", pytest.approx(6.0 + 100 * 0.1))
-    assert columns[0].total == pytest.approx(32.0)
-    assert columns[1].seconds is None
+    conditions = make_conditions([*cells, *cells[:2]], cells[1:])
+    assert [(len(condition.cells), len(condition.todo)) for condition in conditions] == [(3, 2), (3, 3)]
+    unknown = judge(conditions, forecaster(record(cell(), 100, 10.0)), "records")
+    assert unknown == [conditions[1]]
+    assert (conditions[0].basis, conditions[0].seconds) == ("records", pytest.approx(6.0 + 100 * 0.1))
+    assert conditions[0].total == pytest.approx(32.0)
+    assert conditions[1].seconds is None
 
 
-def known_column(hops: int, speed: Speed | None = None, todo: int = 1) -> Column:
+def known_condition(hops: int, speed: Speed | None = None, todo: int = 1) -> Condition:
     one = cell(hops=hops)
-    return Column([one], [one] * todo, speed, epochs=10.0)
+    return Condition([one], [one] * todo, speed, epochs=10.0)
 
 
 def test_variants_between_two_that_are_known_lie_between_them() -> None:
-    row = [known_column(hops) for hops in (4, 8, 12, 16, 20)]
+    row = [known_condition(hops) for hops in (4, 8, 12, 16, 20)]
     row[0].speed, row[4].speed = Speed(1.0, 2.0, 100.0, None), Speed(5.0, 6.0, 500.0, 7.0)
     fill_between(row)
-    assert [column.speed and column.speed.epoch for column in row] == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert [condition.speed and condition.speed.epoch for condition in row] == [2.0, 3.0, 4.0, 5.0, 6.0]
     assert row[1].speed == Speed(2.0, 3.0, 200.0, None)
-    assert [column.basis for column in row] == ["", "neighbours", "neighbours", "neighbours", ""]
+    assert [condition.basis for condition in row] == ["", "neighbours", "neighbours", "neighbours", ""]
     assert row[2].seconds == pytest.approx(3.0 + 10 * 4.0)
 
 
 def test_beyond_what_is_known_the_nearest_serves() -> None:
-    row = [known_column(hops) for hops in (4, 8, 12, 16)]
+    row = [known_condition(hops) for hops in (4, 8, 12, 16)]
     row[1].speed, row[2].speed = Speed(1.0, 2.0, None, None), Speed(3.0, 4.0, None, None)
     fill_between(row)
     assert row[0].speed == row[1].speed and row[3].speed == row[2].speed
-    alone = [known_column(4), known_column(8)]
+    alone = [known_condition(4), known_condition(8)]
     fill_between(alone)
     assert alone[0].speed is None
 
 
 def test_the_ends_of_a_sweep_are_piloted() -> None:
-    columns = [known_column(hops) for hops in (4, 8, 12)] + [known_column(16, todo=0)]
-    columns.append(Column([cell(model="other")], [cell(model="other")]))
-    assert ends_of_rows(columns) == [columns[0], columns[2], columns[4]]
-    assert [len(row) for row in rows_of(columns)] == [4, 1]
+    conditions = [known_condition(hops) for hops in (4, 8, 12)] + [known_condition(16, todo=0)]
+    conditions.append(Condition([cell(model="other")], [cell(model="other")]))
+    assert ends_of_rows(conditions) == [conditions[0], conditions[2], conditions[4]]
+    assert [len(row) for row in rows_of(conditions)] == [4, 1]
 
 
 # -- budget and disk ------------------------------------------------------------------------------------------------
@@ -262,67 +262,69 @@ def test_the_ends_of_a_sweep_are_piloted() -> None:
     budget=st.floats(0, 500),
 )
 def test_what_fits_into_a_budget(lengths: list[tuple[float, int]], budget: float) -> None:
-    columns = []
+    conditions = []
     for number, (seconds, trials) in enumerate(lengths):
         cells = [cell(model=f"m{number}", trial=trial) for trial in range(trials)]
-        columns.append(Column(cells, cells, Speed(seconds, 0.0, None, None)))
-    chosen = {item.key for item in within_budget(columns, budget)}
-    spent = sum(column.seconds or 0 for column in columns for item in column.todo if item.key in chosen)
+        conditions.append(Condition(cells, cells, Speed(seconds, 0.0, None, None)))
+    chosen = {item.key for item in within_budget(conditions, budget)}
+    spent = sum(condition.seconds or 0 for condition in conditions for item in condition.todo if item.key in chosen)
     assert spent <= budget * (1 + 1e-9)
-    for column in columns:  # whatever was left out no longer fitted, and trials are taken in order
-        taken = [item.key in chosen for item in column.todo]
+    for condition in conditions:  # whatever was left out no longer fitted, and trials are taken in order
+        taken = [item.key in chosen for item in condition.todo]
         assert taken == sorted(taken, reverse=True)
-        assert all(taken) or (column.seconds or 0) > budget - spent - 1e-6
+        assert all(taken) or (condition.seconds or 0) > budget - spent - 1e-6
 
 
 def test_first_trials_come_before_second_ones() -> None:
     short, long = ([cell(model=name, trial=trial) for trial in range(3)] for name in ("short", "long"))
-    columns = [Column(cells, cells, Speed(s, 0, None, None)) for cells, s in ((long, 10.0), (short, 1.0))]
-    names = [(item.model, item.labels["trial"]) for item in within_budget(columns, 12.0)]
+    conditions = [Condition(cells, cells, Speed(s, 0, None, None)) for cells, s in ((long, 10.0), (short, 1.0))]
+    names = [(item.model, item.labels["trial"]) for item in within_budget(conditions, 12.0)]
     assert names == [("short", 0), ("long", 0), ("short", 1)]
-    assert within_budget([replace(columns[0], speed=None)], 100.0) == []  # nobody knows: left out
+    assert within_budget([replace(conditions[0], speed=None)], 100.0) == []  # nobody knows: left out
 
 
 def test_a_longer_pilot_that_fails_says_how(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    [column] = make_columns([cell()], [cell()])
+    [condition] = make_conditions([cell()], [cell()])
     short = record(pilot_of(cell(), 2), epochs=2, train=0.01, cap=2)  # over in no time: it tells nothing
     longer = {**record(pilot_of(cell(), 20), epochs=5, train=0.02), "status": "diverged", "reason": "NaN at update 5"}
     longer["phases"] = {"train": {"seconds": 0.02, "compile_seconds": 0.0}}
     pilots = Pilots(tmp_path, RunOptions())
     ended = {2: short, 20: longer}
     monkeypatch.setattr(pilots, "_run", lambda cells, *_: {one.key: ended[one.config["max_epochs"]] for one in cells})
-    pilots.judge([column], Forecaster([], threads=1), Plan(), Console(file=io.StringIO()))
-    assert column.failure == "diverged: NaN at update 5" and not column.at_least
-    assert column.speed is None and column.seconds == pytest.approx(0.02 + longer["overhead_seconds"])
+    pilots.judge([condition], Forecaster([], threads=1), Plan(), Console(file=io.StringIO()))
+    assert condition.failure == "diverged: NaN at update 5" and not condition.at_least
+    assert condition.speed is None and condition.seconds == pytest.approx(0.02 + longer["overhead_seconds"])
 
 
 def test_variants_share_their_prepared_arrays() -> None:
-    columns = [known_column(hops, Speed(1, 1, None, size)) for hops, size in ((4, 100.0), (8, 300.0))]
-    columns.append(Column([cell(data="h")], [cell(data="h")], Speed(1, 1, None, 50.0)))
-    assert prepared_size(columns) == 350
-    assert prepared_size(columns, private=True) == 300  # one cell at a time, and nothing is kept
+    conditions = [known_condition(hops, Speed(1, 1, None, size)) for hops, size in ((4, 100.0), (8, 300.0))]
+    conditions.append(Condition([cell(data="h")], [cell(data="h")], Speed(1, 1, None, 50.0)))
+    assert prepared_size(conditions) == 350
+    assert prepared_size(conditions, private=True) == 300  # one cell at a time, and nothing is kept
     assert prepared_size([]) == prepared_size([], private=True) == 0
 
 
 def test_variants_that_prepare_other_arrays_do_not_share_them() -> None:
-    def column(size: float, **config: Any) -> Column:
-        return Column([cell(**config)], [cell(**config)], Speed(1, 1, None, size))
+    def condition(size: float, **config: Any) -> Condition:
+        return Condition([cell(**config)], [cell(**config)], Speed(1, 1, None, size))
 
-    encoded = [column(110.0, encoding=True), column(100.0, encoding=False)]
+    encoded = [condition(110.0, encoding=True), condition(100.0, encoding=False)]
     assert prepared_size(encoded) == 210
-    assert prepared_size([column(110.0, readout=readout) for readout in ("sum", "single", "attention")]) == 110
-    swept = [column(size, encoding=encoding, hops=hops) for size, encoding, hops in [(50.0, True, 2), (90.0, True, 4)]]
-    assert prepared_size([*swept, column(80.0, encoding=False, hops=4)]) == 170
+    assert prepared_size([condition(110.0, readout=readout) for readout in ("sum", "single", "attention")]) == 110
+    swept = [
+        condition(size, encoding=encoding, hops=hops) for size, encoding, hops in [(50.0, True, 2), (90.0, True, 4)]
+    ]
+    assert prepared_size([*swept, condition(80.0, encoding=False, hops=4)]) == 170
 
 
 def test_where_arrays_will_not_fit_it_is_said_with_sizes_and_consequences() -> None:
-    columns = [known_column(8, Speed(1, 1, None, 300.0)), known_column(4, Speed(1, 1, None, 900.0), todo=0)]
-    assert space_warning(columns, Room(free=300, held=0, limit=1000)) == ""
-    assert space_warning(columns, Room(free=100, held=200, limit=1000)) == ""  # what is there may be what is wanted
-    warning = space_warning(columns, Room(free=100, held=199, limit=1000))
+    conditions = [known_condition(8, Speed(1, 1, None, 300.0)), known_condition(4, Speed(1, 1, None, 900.0), todo=0)]
+    assert space_warning(conditions, Room(free=300, held=0, limit=1000)) == ""
+    assert space_warning(conditions, Room(free=100, held=200, limit=1000)) == ""  # what is there may be what is wanted
+    warning = space_warning(conditions, Room(free=100, held=199, limit=1000))
     assert "want up to 300 B of the disk, and there is room for 299 B (100 B free, 199 B taken by earlier" in warning
     assert "stays in memory" in warning and "\n" not in warning
-    assert "room for 250 B (5.00 kB free, 250 B at most)" in space_warning(columns, Room(5000, 0, limit=250))
+    assert "room for 250 B (5.00 kB free, 250 B at most)" in space_warning(conditions, Room(5000, 0, limit=250))
 
 
 def test_the_room_is_what_is_free_and_what_the_cache_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,12 +350,12 @@ def test_models_are_asked_before_records() -> None:
     recipe = {"max_epochs": 1}
     graphs: Any = {"g": SimpleNamespace(graph=SimpleNamespace(num_nodes=7))}
     cells = [replace(cell(model="says"), config={**recipe, "max_epochs": epochs}) for epochs in (1, 2, 3)]
-    known, silent, failing = (Column([one], [one], Speed(1, 1, None, 99.0)) for one in cells)
-    unknown = Column([cells[0]], [cells[0]])
+    known, silent, failing = (Condition([one], [one], Speed(1, 1, None, 99.0)) for one in cells)
+    unknown = Condition([cells[0]], [cells[0]])
     failures = ask_models([known, silent, failing, unknown], [Says], graphs)
     assert failures == {"says": "says cannot say what it will keep on disk: KeyError: 3"}
-    assert [column.disk for column in (known, silent, failing, unknown)] == [70, 99.0, 99.0, 70]
-    assert Column([cells[1]]).disk is None
+    assert [condition.disk for condition in (known, silent, failing, unknown)] == [70, 99.0, 99.0, 70]
+    assert Condition([cells[1]]).disk is None
 
 
 def test_sizes_of_graphs_before_they_are_there() -> None:
