@@ -28,8 +28,9 @@ _UNSEEN = "no copy was at hand when this was written: the reader was tested on s
 _SEEN = "counts, features and labels were compared with the paper and with published facts on the real files"
 
 
-def reader(module: str, function: str) -> Callable[[list[Path]], RawGraph]:
-    """Return a reader of this room that is imported when it reads."""
+def reader(name: str) -> Callable[[list[Path]], RawGraph]:
+    """Return a reader of this room, named module.function, that is imported when it reads."""
+    module, _, function = name.partition(".")
 
     def read(paths: list[Path]) -> RawGraph:
         found: RawGraph = getattr(importlib.import_module(f"bench.datasets.{module}"), function)(paths)
@@ -38,7 +39,7 @@ def reader(module: str, function: str) -> Callable[[list[Path]], RawGraph]:
     return read
 
 
-_read_npz = reader("npz", "read_graph_npz")
+_read_npz = reader("npz.read_graph_npz")
 
 
 def _npz(folder: str, file: str, sha256: str) -> Layout:
@@ -47,7 +48,7 @@ def _npz(folder: str, file: str, sha256: str) -> Layout:
 
 def _grandplus(name: str) -> Layout:
     files = (f"{name}_adj.npz", f"{name}_feat.npy", f"{name}_labels.npy")
-    return Layout((name, f"dataset/{name}", "dataset", ""), files, reader("grandplus", "read_arrays"))
+    return Layout((name, f"dataset/{name}", "dataset", ""), files, reader("grandplus.read_arrays"))
 
 
 def _real(
@@ -101,7 +102,7 @@ _REAL = (
             Layout(
                 ("PubMed/raw", "Pubmed/raw", "pubmed/raw", "PubMed", ""),
                 tuple(f"ind.pubmed.{part}" for part in _PUBMED_FILES),
-                reader("planetoid", "read_pubmed"),
+                reader("planetoid.read_pubmed"),
                 _PLANETOID_URL,
                 tuple(_PUBMED_FILES.values()),
             ),
@@ -190,7 +191,7 @@ _REAL = (
             Layout(
                 ("aminer", "dataset/aminer", "dataset", ""),
                 ("aminer.adj.sp.pkl", "aminer.features.pkl", "aminer.labels.pkl"),
-                reader("grandplus", "read_aminer"),
+                reader("grandplus.read_aminer"),
             ),
         ),
         ("each feature column brought to mean 0 and deviation 1 over all nodes, as the official code does",),
@@ -207,7 +208,7 @@ _REAL = (
             Layout(
                 ("Reddit2/raw", "Reddit2", "reddit2/raw"),
                 ("adj_full.npz", "feats.npy", "class_map.json"),
-                reader("copies", "read_reddit2"),
+                reader("copies.read_reddit2"),
             ),
         ),
         ("feature values as shipped",),
@@ -225,7 +226,7 @@ _REAL = (
             Layout(
                 ("ogbn_products/raw", "ogbn-products/raw", "products/raw"),
                 ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz"),
-                reader("copies", "read_ogbn_products"),
+                reader("copies.read_ogbn_products"),
             ),
         ),
         ("feature values as shipped",),
