@@ -84,9 +84,11 @@ def request_from(context: typer.Context, **fixed: Any) -> Request:
 
 def use_plugins(names: list[str] | None) -> None:
     """Make the models and datasets of plug-ins known, for verbs that only read records."""
+    if not names:
+        return  # and torch is not imported
     from bench.plugins import load_plugins
 
-    for reason in load_plugins(names or ()).broken:
+    for reason in load_plugins(names).broken:
         raise UserError(reason)
 
 

@@ -1,18 +1,21 @@
 """What predictions are judged by: a registry of metrics. A dataset names its primary one.
 
-scikit-learn is imported where it is used: workers that stop by accuracy do without it.
+scikit-learn is imported where it is used: workers that stop by accuracy do without it. So is numpy: names of metrics,
+of datasets and of settings are checked without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
 from bench.text import nearest
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ACCURACY = "accuracy"
 
@@ -36,7 +39,7 @@ class Metric:
     needs_scores: bool = False  # predicted classes are not enough
     num_classes: int | None = None  # the only number of classes that it is defined for
     higher_is_better: bool = True
-    aggregate: Callable[[np.ndarray], float] = np.mean  # of the trials of one condition
+    aggregate: Callable[[Iterable[float]], float] = statistics.fmean  # of the trials of one condition
 
 
 def _balanced_accuracy(nodes: Predicted) -> float:
@@ -57,11 +60,14 @@ def _over_present_classes(nodes: Predicted) -> dict[str, Any]:
     A class that the set does not contain has neither recall nor F1, and predicting it is an error of the class it was
     taken from.
     """
+    import numpy as np
+
     return {"labels": np.unique(nodes.truth), "average": "macro", "zero_division": 0.0}
 
 
 def _roc_auc(nodes: Predicted) -> float:
     """Return how often a node of the second class scores higher than one of the first; half where one is absent."""
+    import numpy as np
     from sklearn.metrics import roc_auc_score
 
     if len(np.unique(nodes.truth)) < 2:
@@ -72,7 +78,7 @@ def _roc_auc(nodes: Predicted) -> float:
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric(ACCURACY, "accuracy", lambda nodes: float(np.mean(nodes.truth == nodes.classes))),
+        Metric(ACCURACY, "accuracy", lambda nodes: float((nodes.truth == nodes.classes).mean())),
         Metric("balanced_accuracy", "balanced accuracy", _balanced_accuracy),
         Metric("macro_f1", "macro-F1", _macro_f1),
         Metric("roc_auc", "ROC AUC", _roc_auc, needs_scores=True, num_classes=2),

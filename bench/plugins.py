@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from bench.datasets.canonical import REVISION, RawGraph, canonical_graph
+from bench.datasets.canonical import RawGraph, canonical_graph
 from bench.datasets.catalogue import GROUPS, Dataset, datasets
+from bench.datasets.sources import REVISION
 from bench.errors import BadData, MissingData, UserError
 from bench.graph import Graph
 from bench.metrics import find_metric

@@ -10,14 +10,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.cells import Cell, canonical_json
 from bench.environment import ROOT
 from bench.errors import UserError
 from bench.ledger import Ledger
 from bench.records import OK, Record, machine_of, score_of
 from bench.reuse import is_current
 from bench.text import counted
+
+if TYPE_CHECKING:
+    from bench.cells import Cell
 
 REFERENCE = ROOT / "results" / "reference"
 OWN = Path("results") / "own"
@@ -116,4 +119,6 @@ def _condition_of_cell(cell: Cell) -> Condition:
 
 
 def _without_cap(config: Iterable[tuple[str, object]]) -> str:
+    from bench.cells import canonical_json  # not above: `--help` needs this module, and cells need numpy
+
     return canonical_json({name: value for name, value in config if name != "max_epochs"})

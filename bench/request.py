@@ -100,7 +100,7 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     check_results(request.results)
     plugins = load_plugins(request.plugins)
     plan = Plan(bad=list(plugins.broken), paths=plugins.paths)
-    for reason in [*plugins.broken, *scan().broken.values()]:
+    for reason in plugins.broken:
         say(errors, f"warning: {reason}")
     study = None if request.study is None else find_study(request.study)
     if study is not None and study.purpose == COST and (request.jobs or 1) > 1:
@@ -108,6 +108,8 @@ def make_plan(request: Request, console: Console, errors: Console) -> Plan:
     if plugins.broken:
         request = _drop_unknown_names(request, plan, plugins, errors)
     conditions = _conditions(request, study)
+    for reason in scan().broken.values():  # known now that the models have been imported
+        say(errors, f"warning: {reason}")
     plan.models = list({model.name: model for model, _, _ in conditions}.values())
     plan.datasets = list({dataset.name: dataset for _, dataset, _ in conditions}.values())
     trials = request.trials or (study.trials if study else None) or USUAL_TRIALS

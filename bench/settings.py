@@ -7,13 +7,17 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from bench.errors import UserError
-from bench.model import Model, Recipe
+from bench.recipe import Recipe
 from bench.text import as_typed, nearest
+
+if TYPE_CHECKING:
+    from bench.cards import Card
+    from bench.model import Model
 
 DEFAULT_LANE = "default"  # the Config's own defaults, which every model has
 AUTHOR_LANE = "author"  # what the paper's authors published; every model may be asked for it
@@ -156,7 +160,7 @@ def _default(item: dataclasses.Field[Any]) -> Any:
     return None if item.default is dataclasses.MISSING else item.default
 
 
-def check_lane(lane: str, models: Iterable[type[Model]]) -> None:
+def check_lane(lane: str, models: Iterable[type[Model] | Card]) -> None:
     """A lane must be declared by one of the chosen models; `author`, `default` and the tuned ones are always there."""
     known = {DEFAULT_LANE, AUTHOR_LANE, *TUNED_LANES}.union(*(model.settings for model in models))
     if lane not in known:
@@ -165,18 +169,22 @@ def check_lane(lane: str, models: Iterable[type[Model]]) -> None:
         )
 
 
+def check_keys(items: Sequence[str], known: Mapping[str, Collection[str]]) -> None:
+    """Refuse what is not written as key=value, and keys that none of the models has; `known` are theirs by name."""
+    for key in _pairs(items):
+        if not any(key in keys for keys in known.values()):
+            card = next(iter(known)) if len(known) == 1 else "MODEL"
+            guess = nearest(key, {name for keys in known.values() for name in keys})
+            raise UserError(f"--set {key}: no chosen model has this setting.{guess} `list {card}` shows them")
+
+
 def parse_overrides(items: Sequence[str], models: Sequence[type[Model]]) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """`key=value` texts as typed values per model name, and a line for each key that some of the models do not have."""
+    check_keys(items, {model.name: field_types(model) for model in models})
     overrides: dict[str, dict[str, Any]] = {model.name: {} for model in models}
     notes = []
     for key, text in _pairs(items).items():
         having = [model for model in models if key in field_types(model)]
-        if not having:
-            known = {name for model in models for name in field_types(model)}
-            card = models[0].name if len(models) == 1 else "MODEL"
-            raise UserError(
-                f"--set {key}: no chosen model has this setting.{nearest(key, known)} `list {card}` shows them"
-            )
         for model in having:
             try:
                 overrides[model.name][key] = parse_value(field_types(model)[key], text)

@@ -68,6 +68,14 @@ class Study:
             for model, variant in columns:
                 yield model, dataset, variant
 
+    @property
+    def columns(self) -> int:
+        """How many columns there are where nobody says otherwise; imports no model."""
+        from bench.datasets.catalogue import resolve
+        from bench.registry import select_cards
+
+        return len(resolve(self.everywhere)) * sum(len(select_cards(variant.models)) for variant in self.variants)
+
     def _models(self, variant: Variant, wanted: str | None) -> list[type[Model]]:
         """The variant's models, or those of them that are wanted; where nothing is varied, any model will do."""
         from bench.registry import resolve_models

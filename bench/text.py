@@ -1,9 +1,10 @@
-"""Words for messages: the nearest known name to a mistyped one, settings as one types them."""
+"""Words for messages: the nearest known name to a mistyped one, settings and paths as one types them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -30,3 +31,9 @@ def as_typed(value: Any) -> str:
 def settings_as_typed(settings: Mapping[str, Any]) -> str:
     """Settings as --set takes them, one after the other."""
     return " ".join(f"{name}={as_typed(value)}" for name, value in settings.items())
+
+
+def shown(path: Path) -> str:
+    """A path as one would type it here: below the current folder from there on, otherwise as it was given."""
+    below = path.absolute()
+    return str(below.relative_to(Path.cwd()) if below.is_relative_to(Path.cwd()) else path)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.cards import Card
 from bench.datasets.catalogue import resolve
 from bench.registry import find_model, scan
 from bench.settings import resolve_settings
@@ -79,8 +80,7 @@ class EdgeAttention:
 
 def run_materialised(task: dict[str, Any]) -> dict[str, Any]:
     """In a process of its own: the same cell, with the reference's edges."""
-    for model in (MaterialisedGT, MaterialisedSAN):
-        scan().add(model)
+    scan().add(map(Card.of, (MaterialisedGT, MaterialisedSAN)))
     return run_ours({**task, "model": f"materialised-{task['model']}"})
 
 

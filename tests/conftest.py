@@ -35,10 +35,10 @@ def registry_as_it_was() -> Iterator[None]:
     from bench.registry import scan
 
     registry = scan()
-    models, names, graphs = dict(registry.models), dict(registry.names), dict(datasets())
+    cards, names, graphs = dict(registry.cards), dict(registry.names), dict(datasets())
     modules, path = set(sys.modules), list(sys.path)
     yield
-    registry.models, registry.names = models, names
+    registry.cards, registry.names = cards, names
     datasets().clear()
     datasets().update(graphs)
     for name in set(sys.modules) - modules:

@@ -1,14 +1,19 @@
 """Model files are found by looking; names are forgiving; source hashes see meaning, not prose."""
 
+import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench import registry
+from bench.cards import Card, read_cards
 from bench.errors import UserError
-from bench.registry import Registry, scan, simplify, source_hash
+from bench.names import check_names
+from bench.registry import Registry, models_in, scan, simplify, source_hash
 from bench.source_code import hash_file
 
 Write = Callable[..., Registry]
@@ -124,6 +129,171 @@ def test_a_broken_file_harms_only_itself(package: Write) -> None:
     for asked in ("bad+", "badplus", "bad-plus"):
         with pytest.raises(UserError, match=r"zoo/bad_plus\.py cannot be imported"):
             found.find(asked)
+
+
+def test_a_file_that_fails_when_it_is_imported_is_known_but_leaves_its_groups(package: Write) -> None:
+    found = package(good=model_file("good"), bad=model_file("bad", "('b',)", extra="import nothing_of_this_name"))
+    assert found.broken == {} and [card.name for card in found.select("gnn")] == ["bad", "good"]
+    assert [model.name for model in found.resolve("gnn")] == ["good"]
+    assert found.broken["bad"].startswith("zoo/bad.py cannot be imported: ModuleNotFoundError: ")
+    assert list(found.models) == list(found.cards) == ["good"]
+    for asked in ("bad", "B"):
+        with pytest.raises(UserError, match=r"zoo/bad\.py cannot be imported"):
+            found.resolve(f"good,{asked}")
+    with pytest.raises(UserError, match=r"zoo/bad\.py cannot be imported"):
+        package(good="").resolve("all")
+
+
+# -- cards ------------------------------------------------------------------------------------------------------------
+
+
+WRITTEN = {
+    "several names at once": """
+        from bench.model import Model, Recipe
+        class Net(Model):
+            name, title, group, revision, settings = "net", "Net", "gnn", 3, {"author": {"photo": {"patience": 9}}}
+    """,
+    "a parent and its constants in another file": """
+        from dataclasses import dataclass
+        from zoo.parent import COMMON, Config as Base, Parent as Other
+        TABLE = {name: {**COMMON, "hidden": number} for name, number in {"photo": 4, "cs": 5}.items()}
+        @dataclass(frozen=True)
+        class Config(Base):
+            depth: int = 2
+            hidden: int = 8
+        class Net(Other):
+            name: str = "net"
+            Config = Config
+            settings = {"author": TABLE}
+    """,
+    "no Config and no group of its own": """
+        from zoo.parent import Parent
+        class Net(Parent):
+            name = "net"
+    """,
+    "settings in a TOML file": """
+        from bench.model import Model, read_settings
+        class Net(Model):
+            name = "net"
+            settings = read_settings(__file__)
+    """,
+}
+IN_DOUBT = {
+    "a computed name": """
+        from bench.model import Model
+        class Net(Model):
+            name = "".join("net")
+            title = str.title(Model.title)
+    """,
+    "two parents": """
+        from bench.model import Model
+        class Extra: pass
+        class Net(Extra, Model):
+            name = "net"
+    """,
+    "a class that is made by a call": """
+        from bench.model import Model
+        Net = type("Net", (Model,), {"name": "net", "__module__": __name__})
+    """,
+    "a name that is given later": """
+        from bench.model import Model
+        class Net(Model):
+            name = "other"
+        Net.name = "net"
+    """,
+    "a class that depends on what is there": """
+        import sys
+        from bench.model import Model
+        if sys.version_info:
+            class Net(Model):
+                name = "net"
+    """,
+}
+PARENT = """
+        from dataclasses import dataclass
+        from bench.model import Model, Recipe, added
+        COMMON = {"stop": "never", "hidden": 1}
+        @dataclass(frozen=True)
+        class Config(Recipe):
+            hidden: int = 4
+            late: int = added(1)
+        class Parent(Model):
+            name, group, title = "parent", "gnn", "of both"
+            Config = Config
+"""
+
+
+@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
+def test_a_card_says_what_the_class_says_before_it_is_imported(package: Write, tmp_path: Path, text: str) -> None:
+    (tmp_path / "zoo" / "net.toml").write_text("[author.every]\nhidden = 3\n[author.photo]\npatience = 5\n")
+    found = package(net=text, parent=PARENT)
+    card = found.card("net")
+    assert "zoo.net" not in sys.modules and "zoo.parent" not in sys.modules
+    assert card == Card.of(found.find("net")) and card.keys
+
+
+@pytest.mark.parametrize("text", IN_DOUBT.values(), ids=IN_DOUBT)
+def test_where_reading_leaves_a_doubt_the_file_is_imported(package: Write, text: str) -> None:
+    found = package(net=text, other=model_file("unread"))
+    assert "zoo.net" in sys.modules and "zoo.other" not in sys.modules
+    assert found.find("net").__name__ == "Net" and list(found.cards) == ["net", "unread"]
+
+
+def test_only_the_models_that_are_wanted_are_imported(package: Write) -> None:
+    found = package(a=model_file("alpha"), b=model_file("beta"), c=model_file("gamma"))
+    assert found.find("beta").name == "beta" and [model.name for model in found.resolve("gamma")] == ["gamma"]
+    assert {name for name in sys.modules if name.startswith("zoo.")} == {"zoo.b", "zoo.c"}
+
+
+def test_the_cards_of_the_real_models_say_what_the_classes_say() -> None:
+    for name, model in registry.models().items():
+        module = importlib.import_module(model.__module__)
+        file = Path(str(module.__file__))
+        assert read_cards(file, registry.PACKAGE) == list(map(Card.of, models_in(module))), name
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (("gnc", "digits", "author"), "unknown model 'gnc'. Did you mean 'gcn'?"),
+        (("all", "phto", "author"), "no dataset or group 'phto'. Did you mean 'photo'?"),
+        (("gcn", "digits", "autor"), "unknown settings 'autor'.*Did you mean 'author'?"),
+        (("gat", "digits", "ogb"), "unknown settings 'ogb'"),
+        (("gcn", None, "author", ["hiden=3"]), "--set hiden: .* Did you mean 'hidden'?"),
+        ((None, "digits", "author", ["hidden"]), "--set hidden: write it as key=value"),
+    ],
+)
+def test_what_was_mistyped_is_refused_by_the_names_alone(typed: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_names(*typed)
+
+
+LIGHT = """
+import sys
+from bench.errors import UserError
+from bench.names import check_names
+
+check_names("all,grand+", "all,digits", "tunedgnn", ["hidden=3"])
+try:
+    check_names("gnc", "photo", "author")
+except UserError as error:
+    print(error)
+sys.argv[1:] = {arguments}
+try:
+    from bench.cli import main
+    main()
+finally:
+    print("imported:", *{{"torch", "numba", "numpy", "pandas", "scipy", "sklearn"}} & set(sys.modules))
+"""
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["--help"], ["run", "--help"], ["run", "--trils", "3"]], ids=" ".join)
+def test_names_lists_and_refusals_import_nothing_heavy(arguments: list[str]) -> None:
+    code = LIGHT.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("unknown model 'gnc'. Did you mean 'gcn'?"), done.stderr
+    assert done.stdout.endswith("imported:\n"), done.stdout[-200:]
+    assert ("| nagphormer+ " in done.stdout) == (arguments == ["list"])
 
 
 def test_simplify_keeps_the_plus() -> None:

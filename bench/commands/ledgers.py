@@ -47,10 +47,10 @@ def show_failures(model: str, dataset: str, results: Path, tuning: bool = False)
 
     Trials of `tune` only where asked for: many of them fail as a matter of course.
     """
-    from bench.registry import find_model
+    from bench.registry import scan
 
     console, ledger = Console(), _open(results)
-    name = find_model(model).name
+    name = scan().card(model).name
     of_model = [record for record in _standing(ledger) if record["model"] == name]
     known = sorted({record["dataset"] for record in of_model})
     wanted = next((spelling for spelling in _spellings(dataset) if spelling in known), None)

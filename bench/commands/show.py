@@ -13,8 +13,8 @@ from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
 
 if TYPE_CHECKING:
+    from bench.cards import Card
     from bench.datasets.catalogue import Dataset
-    from bench.model import Model
     from bench.studies import Study
 
 KINDS = ("models", "datasets", "both", "studies", "all")
@@ -23,13 +23,12 @@ KINDS = ("models", "datasets", "both", "studies", "all")
 def list_names(what: str, plugins: Sequence[str] = ()) -> int:
     """Names, aliases and groups, those of plug-ins included, or what one of them stands for; returns the exit code."""
     from bench.datasets.catalogue import datasets
-    from bench.plugins import load_plugins
     from bench.registry import scan
     from bench.studies import studies
 
-    console, broken = Console(), load_plugins(plugins).broken
+    console, broken = Console(), _broken(plugins)
     if what in ("models", "both", "all"):
-        _list_models(console, scan().models.values())
+        _list_models(console, scan().cards.values())
     if what in ("both", "all"):
         say(console, "")
     if what in ("datasets", "both", "all"):
@@ -47,7 +46,6 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
 
 def _list_one(console: Console, word: str) -> None:
     """A model with its settings, or the rows of a group, a dataset or a study."""
-    from bench.commands.model_card import show_model
     from bench.datasets.catalogue import GROUPS, datasets
     from bench.registry import scan, simplify
     from bench.studies import studies
@@ -55,6 +53,8 @@ def _list_one(console: Console, word: str) -> None:
     registry, lower = scan(), word.lower()
     graphs = [item for item in datasets().values() if lower in (item.name, *item.aliases, *item.groups)]
     if simplify(word) in registry.names:
+        from bench.commands.model_card import show_model
+
         show_model(console, registry.find(word))
     elif simplify(word) in registry.groups:
         _list_models(console, registry.groups[simplify(word)])
@@ -65,13 +65,22 @@ def _list_one(console: Console, word: str) -> None:
         _list_studies(console, [studies()[lower]])
     else:
         aliases = [*registry.names, *(alias for item in datasets().values() for alias in item.aliases)]
-        known = [*KINDS, *registry.models, *datasets(), *aliases, *registry.groups, *GROUPS, *studies()]
+        known = [*KINDS, *registry.cards, *datasets(), *aliases, *registry.groups, *GROUPS, *studies()]
         raise UserError(
             f"list can show {', '.join(KINDS)}, a model, a dataset or a study, not '{word}'.{nearest(word, known)}"
         )
 
 
-def _list_models(console: Console, models: Iterable[type[Model]]) -> None:
+def _broken(plugins: Sequence[str]) -> list[str]:
+    """A line for each plug-in that cannot be used; the others are known from now on."""
+    if not plugins:
+        return []  # and torch is not imported
+    from bench.plugins import load_plugins
+
+    return load_plugins(plugins).broken
+
+
+def _list_models(console: Console, models: Iterable[Card]) -> None:
     from bench.registry import scan
 
     registry = scan()
@@ -83,7 +92,7 @@ def _list_models(console: Console, models: Iterable[type[Model]]) -> None:
         say(Console(stderr=True), f"warning: {reason}")
 
 
-def _lanes(model: type[Model]) -> str:
+def _lanes(model: Card) -> str:
     """Which datasets have settings of their own, lane by lane."""
     return "; ".join(f"{lane} ({', '.join(datasets)})" for lane, datasets in model.settings.items() if datasets) or "-"
 
@@ -106,7 +115,7 @@ def _list_studies(console: Console, studies: Iterable[Study]) -> None:
             study.about,
             ", ".join(dict.fromkeys(variant.models for variant in study.variants)),
             study.datasets + (f"; here also {study.extra}" if study.extra else ""),
-            str(sum(1 for _ in study.combinations(study.everywhere))),
+            str(study.columns),
         )
         for study in studies
     ]

@@ -119,9 +119,11 @@ class _Tune:
         plugins = load_plugins(request.plugins)
         self.options = replace(self.options, paths=plugins.paths)
         self.bad += len(plugins.broken)
-        for reason in [*plugins.broken, *scan().broken.values()]:
+        for reason in plugins.broken:
             say(self.errors, f"warning: {reason}")
         models = resolve_models(self._known(request.model, resolve_models, plugins))
+        for reason in scan().broken.values():  # known now that the models have been imported
+            say(self.errors, f"warning: {reason}")
         datasets = resolve(self._known(request.datasets, resolve, plugins))
         searches = self._searches(models, datasets)
         if request.name is not None and len(searches) > 1:

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from bench.errors import BadData
 from bench.graph import PARTS, Graph
 
-REVISION = 1  # raised whenever the same raw files may give other arrays than before
 _BLOCK = 1 << 22  # numbers looked at together, so that checking a large graph needs no second copy of it
 
 

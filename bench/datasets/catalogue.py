@@ -1,4 +1,4 @@
-"""Which datasets exist, under which names, and what the paper says of each."""
+"""Which datasets exist, under which names, and what the paper says of each; numpy is imported to read one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.datasets.canonical import canonical_graph
-from bench.datasets.npz import read_graph_npz, shown
 from bench.datasets.sources import Layout, stamp_paths
 from bench.errors import UserError
-from bench.graph import Graph
 from bench.metrics import ACCURACY
-from bench.splits import uniform_rule
-from bench.text import nearest
+from bench.text import nearest, shown
+
+if TYPE_CHECKING:
+    from bench.graph import Graph
 
 GROUPS = ("small", "large", "all", "small-twin", "large-twin", "all-twin")
 _OWN_RULE = "uniform-60/20/20"
@@ -82,8 +82,11 @@ def resolve(names: str, split_ratio: str | None = None) -> list[Dataset]:
                 raise UserError(f"two files would both be called '{dataset.name}'; rename one of them")
     if not found:
         raise UserError("no dataset was named; `python -m bench list datasets` shows them all")
-    rule = uniform_rule(split_ratio) if split_ratio else None
-    return [replace(dataset, split_rule=rule) if rule else dataset for dataset in found.values()]
+    if not split_ratio:
+        return list(found.values())
+    from bench.splits import uniform_rule
+
+    return [replace(dataset, split_rule=uniform_rule(split_ratio)) for dataset in found.values()]
 
 
 def _find(word: str) -> list[Dataset]:
@@ -125,6 +128,9 @@ def own_dataset(path: Path) -> Dataset:
 
 
 def _load_own(name: str, path: Path, root: Path | None) -> Graph:
+    from bench.datasets.canonical import canonical_graph
+    from bench.datasets.npz import read_graph_npz
+
     return canonical_graph(name, read_graph_npz([path]), shown(path))
 
 

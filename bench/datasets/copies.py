@@ -10,8 +10,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from bench.datasets.canonical import RawGraph
-from bench.datasets.npz import read_array, read_sparse, reading, shown
+from bench.datasets.npz import read_array, read_sparse, reading
 from bench.errors import BadData
+from bench.text import shown
 
 _ROWS = 1 << 18  # lines of a table parsed together
 

@@ -7,7 +7,8 @@ from importlib.metadata import version
 import numpy as np
 import scipy.sparse as sp
 
-from bench.datasets.canonical import REVISION, RawGraph, canonical_graph
+from bench.datasets.canonical import RawGraph, canonical_graph
+from bench.datasets.sources import REVISION
 from bench.graph import Graph
 
 NEIGHBOURS = 8

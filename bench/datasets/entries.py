@@ -1,18 +1,23 @@
-"""The entries of the catalogue: nine datasets of the paper, a generated twin of each, and the embedded digits."""
+"""The entries of the catalogue: nine datasets of the paper, a generated twin of each, and the embedded digits.
+
+What reads or generates them is imported when it is used, so that names are known at once.
+"""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.datasets.catalogue import Dataset, PaperStatistics
-from bench.datasets.copies import read_ogbn_products, read_reddit2
-from bench.datasets.grandplus import read_aminer, read_arrays
-from bench.datasets.npz import read_graph_npz
-from bench.datasets.planetoid import read_pubmed
 from bench.datasets.sources import Layout, load_files, stamp_files
-from bench.graph import Graph
+
+if TYPE_CHECKING:
+    from bench.datasets.canonical import RawGraph
+    from bench.graph import Graph
 
 _NPZ_URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz/"
 _CORA_URL = "https://github.com/abojchevski/graph2gauss/raw/master/data/"
@@ -23,13 +28,27 @@ _UNSEEN = "no copy was at hand when this was written: the reader was tested on s
 _SEEN = "counts, features and labels were compared with the paper and with published facts on the real files"
 
 
+def reader(name: str) -> Callable[[list[Path]], RawGraph]:
+    """Return a reader of this room, named module.function, that is imported when it reads."""
+    module, _, function = name.partition(".")
+
+    def read(paths: list[Path]) -> RawGraph:
+        found: RawGraph = getattr(importlib.import_module(f"bench.datasets.{module}"), function)(paths)
+        return found
+
+    return read
+
+
+_read_npz = reader("npz.read_graph_npz")
+
+
 def _npz(folder: str, file: str, sha256: str) -> Layout:
-    return Layout((f"{folder}/raw", folder, ""), (file,), read_graph_npz, _NPZ_URL, (sha256,))
+    return Layout((f"{folder}/raw", folder, ""), (file,), _read_npz, _NPZ_URL, (sha256,))
 
 
 def _grandplus(name: str) -> Layout:
     files = (f"{name}_adj.npz", f"{name}_feat.npy", f"{name}_labels.npy")
-    return Layout((name, f"dataset/{name}", "dataset", ""), files, read_arrays)
+    return Layout((name, f"dataset/{name}", "dataset", ""), files, reader("grandplus.read_arrays"))
 
 
 def _real(
@@ -83,7 +102,7 @@ _REAL = (
             Layout(
                 ("PubMed/raw", "Pubmed/raw", "pubmed/raw", "PubMed", ""),
                 tuple(f"ind.pubmed.{part}" for part in _PUBMED_FILES),
-                read_pubmed,
+                reader("planetoid.read_pubmed"),
                 _PLANETOID_URL,
                 tuple(_PUBMED_FILES.values()),
             ),
@@ -104,10 +123,10 @@ _REAL = (
             Layout(
                 ("cora/raw", "CoraFull/cora/raw", "CoraFull/raw"),
                 ("cora.npz",),
-                read_graph_npz,
+                _read_npz,
                 _CORA_URL,
             ),
-            Layout(("CoraFull/raw", "CoraFull", "cora_full", ""), ("cora_full.npz",), read_graph_npz),
+            Layout(("CoraFull/raw", "CoraFull", "cora_full", ""), ("cora_full.npz",), _read_npz),
         ),
         ("the raw file stores each edge one way; feature values as shipped, not turned into zeros and ones",),
         aliases=("cora-full", "cora_full"),
@@ -172,7 +191,7 @@ _REAL = (
             Layout(
                 ("aminer", "dataset/aminer", "dataset", ""),
                 ("aminer.adj.sp.pkl", "aminer.features.pkl", "aminer.labels.pkl"),
-                read_aminer,
+                reader("grandplus.read_aminer"),
             ),
         ),
         ("each feature column brought to mean 0 and deviation 1 over all nodes, as the official code does",),
@@ -189,7 +208,7 @@ _REAL = (
             Layout(
                 ("Reddit2/raw", "Reddit2", "reddit2/raw"),
                 ("adj_full.npz", "feats.npy", "class_map.json"),
-                read_reddit2,
+                reader("copies.read_reddit2"),
             ),
         ),
         ("feature values as shipped",),
@@ -207,7 +226,7 @@ _REAL = (
             Layout(
                 ("ogbn_products/raw", "ogbn-products/raw", "products/raw"),
                 ("edge.csv.gz", "node-feat.csv.gz", "node-label.csv.gz"),
-                read_ogbn_products,
+                reader("copies.read_ogbn_products"),
             ),
         ),
         ("feature values as shipped",),

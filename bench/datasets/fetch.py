@@ -13,11 +13,11 @@ from urllib.request import getproxies, proxy_bypass
 
 from bench.datasets.catalogue import Dataset
 from bench.datasets.counts import count, differences
-from bench.datasets.npz import shown
 from bench.datasets.sources import Layout
 from bench.datasets.store import cannot_keep
 from bench.errors import BadData, MissingData
 from bench.graph import graph_fingerprint
+from bench.text import shown
 
 _CONNECT_SECONDS = 3.0
 _READ_SECONDS = 60.0

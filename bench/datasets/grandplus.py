@@ -8,9 +8,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from bench.datasets.canonical import RawGraph
-from bench.datasets.npz import read_array, read_sparse, shown
+from bench.datasets.npz import read_array, read_sparse
 from bench.datasets.pickles import read_pickle
 from bench.errors import BadData
+from bench.text import shown
 
 _ROWS = 1 << 16  # rows standardised together
 

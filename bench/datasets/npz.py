@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from bench.datasets.canonical import RawGraph
 from bench.errors import BadData
+from bench.text import shown
 
 _COMPRESSED = ("data", "indices", "indptr", "shape")  # the arrays of a compressed sparse matrix
 _ADJACENCY, _FEATURES = ("adj_", "adj_matrix."), ("attr_", "attr_matrix.")  # their prefixes, two spellings
@@ -33,12 +34,6 @@ def reading(path: Path) -> Iterator[None]:
         raise BadData(f"{shown(path)} cannot be read: {_one_line(error)}") from error
     except Exception as error:  # zipfile, numpy, scipy, json and pandas raise nearly everything on damaged input
         raise BadData(f"{shown(path)} is truncated or damaged: {_one_line(error)}") from error
-
-
-def shown(path: Path) -> str:
-    """A path as one would type it here: below the current folder from there on, otherwise as it was given."""
-    below = path.absolute()
-    return str(below.relative_to(Path.cwd()) if below.is_relative_to(Path.cwd()) else path)
 
 
 def _one_line(error: Exception) -> str:

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from bench.datasets.npz import reading, shown
+from bench.datasets.npz import reading
 from bench.errors import BadData
+from bench.text import shown
 
 _KINDS = "biuf"  # booleans and real numbers; above all no "O", Python objects
 

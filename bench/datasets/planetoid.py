@@ -10,9 +10,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from bench.datasets.canonical import RawGraph
-from bench.datasets.npz import reading, shown
+from bench.datasets.npz import reading
 from bench.datasets.pickles import read_pickle
 from bench.errors import BadData
+from bench.text import shown
 
 
 def read_pubmed(paths: list[Path]) -> RawGraph:

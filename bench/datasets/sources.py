@@ -10,11 +10,16 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.datasets.canonical import REVISION, RawGraph, canonical_graph
-from bench.datasets.npz import shown
 from bench.errors import MissingData
-from bench.graph import Graph
+from bench.text import shown
+
+if TYPE_CHECKING:
+    from bench.datasets.canonical import RawGraph
+    from bench.graph import Graph
+
+REVISION = 1  # raised whenever the same raw files may give other arrays than before
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ def find_files(layouts: tuple[Layout, ...], root: Path | None) -> tuple[Layout, 
 
 def load_files(name: str, layouts: tuple[Layout, ...], classes: int, root: Path | None) -> Graph:
     """Read, bring into canonical form, check."""
+    from bench.datasets.canonical import canonical_graph
+
     found = find_files(layouts, root)
     if found is None:
         raise MissingData(f"{name}: {layouts[0].places[0]} is missing")

@@ -1,0 +1,21 @@
+"""Refuse a mistyped name in an instant: what was typed is checked before anything slow is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.datasets.catalogue import resolve
+from bench.registry import select_cards
+from bench.settings import check_keys, check_lane
+
+
+def check_names(models: str | None, datasets: str | None, lane: str, overrides: Sequence[str] = ()) -> None:
+    """Refuse models, datasets, a lane of settings or keys of `--set` that do not exist, as the verbs would do.
+
+    Plug-ins must have been loaded. None stands for what a study chooses.
+    """
+    cards = select_cards("all" if models is None else models)
+    if datasets is not None:
+        resolve(datasets)
+    check_lane(lane, cards)
+    check_keys(overrides, {card.name: card.keys for card in cards})
