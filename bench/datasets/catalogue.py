@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -63,10 +64,27 @@ class Dataset:
 
 @cache
 def datasets() -> dict[str, Dataset]:
-    """All catalogued datasets by name."""
+    """Return all catalogued datasets by name: the entries, and what other files of this folder hold."""
     from bench.datasets.entries import ENTRIES
 
-    return {dataset.name: dataset for dataset in ENTRIES}
+    found = {dataset.name: dataset for dataset in ENTRIES}
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        if "(OwnDataset)" in file.read_text(encoding="utf-8"):  # nothing else is imported for its name alone
+            from bench.datasets.own import datasets_in
+
+            for dataset in datasets_in(importlib.import_module(f"bench.datasets.{file.stem}")):
+                add_dataset(dataset, found)
+    return found
+
+
+def add_dataset(dataset: Dataset, known: dict[str, Dataset] | None = None) -> None:
+    """Add an entry to the catalogue; refuse one whose name is taken."""
+    known = datasets() if known is None else known
+    taken = {*GROUPS, *known, *(alias for other in known.values() for alias in other.aliases)}
+    for name in (dataset.name, *dataset.aliases):
+        if name in taken:
+            raise UserError(f"there is a dataset or a group called '{name}' already; choose another name")
+    known[dataset.name] = dataset
 
 
 def resolve(names: str, split_ratio: str | None = None) -> list[Dataset]:

@@ -1,0 +1,90 @@
+"""Datasets of one's own: a class with a name and a `read`, in a plug-in or in a file of this folder."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
+
+from bench.datasets.canonical import RawGraph, canonical_graph
+from bench.datasets.catalogue import Dataset
+from bench.datasets.sources import REVISION
+from bench.errors import BadData, MissingData, UserError
+from bench.graph import Graph
+from bench.metrics import find_metric
+from bench.splits import parse_rule
+
+
+class OwnDataset:
+    """A dataset of your own: set the name, write `read`."""
+
+    name: ClassVar[str] = ""  # how users type it
+    title: ClassVar[str] = ""  # how tables print it
+    aliases: ClassVar[tuple[str, ...]] = ()
+    split_rule: ClassVar[str] = "uniform-60/20/20"  # "masks" for those that `read` gives; see bench/splits.py
+    metric: ClassVar[str] = "accuracy"  # or roc_auc, …: what it is judged, stopped and tuned by, see bench/metrics.py
+    settings_name: ClassVar[str] = ""  # a dataset whose published settings suit this one, if there is any
+
+    def read(self) -> RawGraph:
+        """Adjacency (scipy sparse), features (numpy or scipy sparse), labels; symmetrised and checked afterwards."""
+        raise NotImplementedError("a dataset of your own needs a method read")
+
+    def stamp(self) -> str:
+        """Changes whenever `read` would give something else; as it stands, whenever the plug-in's file changes."""
+        return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()[:24]
+
+
+def datasets_in(module: ModuleType) -> Iterator[Dataset]:
+    """Yield the catalogue's entry of each dataset class that is written in this module."""
+    for value in vars(module).values():
+        is_own = inspect.isclass(value) and issubclass(value, OwnDataset) and value.__module__ == module.__name__
+        if is_own and value.name:
+            yield entry_of(value())
+
+
+def entry_of(own: OwnDataset) -> Dataset:
+    """Return the catalogue's entry of a dataset class."""
+    parse_rule(own.split_rule)
+    find_metric(own.metric)
+    name = own.name.lower()
+
+    whose = f"the dataset '{name}' of a plug-in"
+
+    def load(root: Path | None) -> Graph:
+        try:
+            return canonical_graph(name, own.read(), whose)
+        except (BadData, MissingData):
+            raise
+        except (Exception, SystemExit) as error:
+            raise BadData(f"{whose} cannot be read: {in_words(error)}") from error
+
+    def stamp(root: Path | None) -> str:
+        try:
+            return f"plug-in r{REVISION} {own.stamp()}"
+        except (Exception, SystemExit) as error:
+            raise BadData(f"{whose} cannot be used, its stamp fails: {in_words(error)}") from error
+
+    return Dataset(
+        name=name,
+        title=own.title or own.name,
+        groups=(),
+        split_rule=own.split_rule,
+        settings_name=own.settings_name,
+        metric=own.metric,
+        load=load,
+        stamp=stamp,
+        aliases=tuple(alias.lower() for alias in own.aliases),
+        conventions=(
+            "symmetric union, unweighted, duplicates merged, self-loops and feature values as the plug-in has",
+        ),
+        checked="shapes, index ranges, finite features and labels; a dataset of your own has no published counts",
+    )
+
+
+def in_words(error: BaseException) -> str:
+    """Say what went wrong in one line; a UserError says it all itself."""
+    kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
