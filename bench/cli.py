@@ -68,18 +68,22 @@ def typed(context: typer.Context) -> dict[str, Any]:
 
 
 def request_from(context: typer.Context, **fixed: Any) -> Request:
-    """Return what was typed; with a study, what was not typed is left to it."""
-    from bench.request import Request
+    """Return what was typed; with a study, what was not typed is left to it. Mistyped names are refused at once."""
+    from bench.names import check_names
 
-    known = {item.name for item in dataclasses.fields(Request)}
-    values = {name: value for name, value in {**typed(context), **fixed}.items() if name in known}
-    values["split"] = chosen_split(values.get("split"), values["settings"])
+    values = typed(context)
     if values.get("study"):
         for name in ("models", "datasets", "trials"):
             source = context.get_parameter_source(name)
             if source is not None and source.name == "DEFAULT":
                 values[name] = None
-    return Request(**values)
+    if not values["plugins"]:  # which may bring names of their own
+        check_names(values["models"], values["datasets"], values["settings"], values["overrides"])
+    from bench.request import Request  # imports torch: from here on it takes seconds
+
+    known = {item.name for item in dataclasses.fields(Request)}
+    values["split"] = chosen_split(values.get("split"), values["settings"])
+    return Request(**{name: value for name, value in {**values, **fixed}.items() if name in known})
 
 
 def use_plugins(names: list[str] | None) -> None:
@@ -165,9 +169,10 @@ def run(
     plugin: Plugin = None,
 ) -> int:
     """Run what is missing, then show the table."""
+    request = request_from(context)
     from bench.commands.run import run_request
 
-    return run_request(request_from(context))
+    return run_request(request)
 
 
 @app.command()
@@ -216,9 +221,14 @@ def tune(
     plugin: Plugin = None,
 ) -> int:
     """Find settings under a budget; `run --settings tuned` uses them."""
+    from bench.names import check_names
+
+    values = typed(context)
+    if not values["plugins"]:
+        check_names(values["model"], values["datasets"], "author", values["overrides"])
     from bench.commands.tune import TuneRequest, tune_request
 
-    return tune_request(TuneRequest(**typed(context)))
+    return tune_request(TuneRequest(**values))
 
 
 @app.command()
@@ -254,9 +264,10 @@ def frontier(
     plugin: Plugin = None,
 ) -> int:
     """Find the smallest memory limit within which a model runs on a dataset."""
+    request = request_from(context, trials=1)
     from bench.commands.frontier import frontier_request
 
-    return frontier_request(request_from(context, trials=1), up_to, precision)
+    return frontier_request(request, up_to, precision)
 
 
 @app.command("list")

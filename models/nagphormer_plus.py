@@ -55,7 +55,6 @@ class NAGphormerPlus(NAGphormer):
     paper = "Chen et al., Tokenized Graph Transformer with Neighborhood Augmentation for Node Classification, 2023"
     revision = 1
     Config = NAGphormerPlusConfig
-    settings = NAGphormer.settings
     spaces = {  # noqa: RUF012  NAGphormer's, and the paper's grid for the augmentation
         name: {**space, "mask_ratio": (0.25, 0.5, 0.75), "augment_probability": (0.25, 0.5, 0.75, 1.0)}
         for name, space in NAGphormer.spaces.items()

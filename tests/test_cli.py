@@ -429,7 +429,10 @@ def interrupt(arguments: list[str], line: str, before: Callable[[int], None]) ->
     return errors.splitlines()
 
 
-INTERRUPTED = ["interrupted; finished records are kept, the same command goes on from here"]
+INTERRUPTED = [
+    f"loading torch and {MODEL} ...",
+    "interrupted; finished records are kept, the same command goes on from here",
+]
 
 
 def test_control_c_keeps_what_is_finished_and_the_cache_is_safe_until_then(graph: str) -> None:

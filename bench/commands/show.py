@@ -121,7 +121,7 @@ def _list_studies(console: Console, studies: Iterable[Study]) -> None:
     ]
     show_table(console, ["study", "in the paper", "what it asks", "models", "datasets", "columns"], rows)
     say(console, "A column is one model with one setting on one dataset, to be run as often as there are trials.")
-    say(console, "`run --study NAME` runs one, `plan --study NAME` says what it will take, `report` draws it.")
+    say(console, "`run --study NAME` runs one (with `--dry-run` it says what that will take), `report` draws it.")
 
 
 def show_passports(names: str, data: Path | None) -> None:

@@ -85,20 +85,21 @@ class Sampler:
 
     def _draw(self, key: np.ndarray) -> np.ndarray:
         c = self.config
-        if c.sampler == "walk" or len(self.linked) == 0:
-            return self._walks(key, c.walk_length) if c.sampler == "walk" else self._walks(key, 0, anywhere=True)
+        draws = np.arange(c.draws)
+        if c.sampler == "walk":
+            return self._walks(key, c.walk_length, None if c.roots == "all" else self.training)
+        if len(self.linked) == 0:  # no edge to go by
+            return self._walks(key, 0, None)
         if c.sampler == "node":  # the ends of uniformly drawn entries, among which each node stands degree times
-            return self.indices[_random(key, np.arange(c.draws), len(self.indices))]
-        first = self.linked[_random(key, 2 * np.arange(c.draws), len(self.linked))]  # a uniform node and one of its
-        return np.stack([first, self._neighbours(first, key, 2 * np.arange(c.draws) + 1)])  # neighbours, uniformly
+            return self.indices[_random(key, draws, len(self.indices))]
+        ends = self.linked[_random(key, 2 * draws, len(self.linked))]  # and one of their neighbours each
+        return np.stack([ends, self._neighbours(ends, key, 2 * draws + 1)])
 
-    def _walks(self, key: np.ndarray, length: int, anywhere: bool = False) -> np.ndarray:
-        """Every node that the walks see, their roots included; a walk stays where there is no neighbour."""
+    def _walks(self, key: np.ndarray, length: int, roots: np.ndarray | None) -> np.ndarray:
+        """Every node that walks from these roots (None: from all nodes) see; they stay where there is no neighbour."""
         numbers = np.arange(self.config.draws) * (length + 1)
-        if anywhere or self.config.roots == "all":
-            walks = [_random(key, numbers, self.num_nodes)]
-        else:
-            walks = [self.training[_random(key, numbers, len(self.training))]]
+        first = _random(key, numbers, self.num_nodes if roots is None else len(roots))
+        walks = [first if roots is None else roots[first]]
         for step in range(1, length + 1):
             walks.append(self._neighbours(walks[-1], key, numbers + step))
         return np.stack(walks)
