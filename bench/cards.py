@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from bench import recipe
@@ -67,19 +68,25 @@ class ModelFile:
     def cards(self) -> list[Card]:
         """A card for each model class with a name of its own, in the order of the file."""
         classes = [node for node in self.bound.values() if isinstance(node, ast.ClassDef)]
-        return [card for node in classes if "name" in bindings(node.body) and (card := self._card(node)) is not None]
+        named = [self.facts(node.name) for node in classes if "name" in bindings(node.body)]
+        return [Card(**facts) for facts in named if facts.get("name")]
 
-    def _card(self, node: ast.ClassDef) -> Card | None:
-        base, line = self.lineage(node.name)
+    def facts(self, name: str) -> dict[str, Any]:
+        """What a model class says of itself, and what its parents do; nothing of a class that is no model."""
+        base, line = self.lineage(name)
         if base != "Model":
-            return None
-        facts: dict[str, Any] = {"keys": RECIPE_KEYS}
+            return {}
+        facts: dict[str, Any] = {
+            "module": f"{self.package}.{self.file.stem}",
+            "class_name": name,
+            "keys": RECIPE_KEYS,
+        }
         for file, part in reversed(line):  # what a class says counts more than what its parent does
             body = bindings(part.body)
             facts |= {fact: file.value(body[fact]) for fact in FACTS if fact in body}
             if "Config" in body:
                 facts["keys"] = file.keys_of(body["Config"])
-        return Card(f"{self.package}.{self.file.stem}", node.name, **facts) if facts["name"] else None
+        return facts
 
     def lineage(self, name: str) -> tuple[str, list[tuple[ModelFile, ast.ClassDef]]]:
         """A class, its parent and so on with their files, and the class of the harness that they come from."""
@@ -108,9 +115,12 @@ class ModelFile:
         return eval(compile(ast.Expression(node), self.file, "eval"), known)
 
     def constant(self, name: str) -> Any:
+        """What a name is worth; of a model class, the attributes that are facts."""
         match self.bound[name]:
             case ast.expr() as node:
                 return self.value(node)
+            case ast.ClassDef():
+                return SimpleNamespace(**self.facts(name))
             case (module, original) if module == INTERFACE:
                 return getattr(recipe, original)
             case (module, original):

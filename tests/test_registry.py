@@ -171,6 +171,12 @@ WRITTEN = {
         class Net(Parent):
             name = "net"
     """,
+    "its parent's settings by name": """
+        from zoo.parent import Parent
+        class Net(Parent):
+            name = "net"
+            settings = {"other": {**Parent.settings["author"]}}
+    """,
     "settings in a TOML file": """
         from bench.model import Model, read_settings
         class Net(Model):
@@ -218,7 +224,7 @@ PARENT = """
             hidden: int = 4
             late: int = added(1)
         class Parent(Model):
-            name, group, title = "parent", "gnn", "of both"
+            name, group, title, settings = "parent", "gnn", "of both", {"author": {"photo": COMMON}}
             Config = Config
 """
 
