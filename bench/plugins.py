@@ -18,8 +18,10 @@ from bench.datasets.canonical import RawGraph
 from bench.datasets.catalogue import add_dataset
 from bench.datasets.own import OwnDataset, datasets_in, in_words
 from bench.errors import UserError
+from bench.metrics import find_metric
 from bench.registry import models_in, scan
 from bench.settings import check_config
+from bench.splits import parse_rule
 
 __all__ = ["OwnDataset", "Plugins", "RawGraph", "load_plugins"]
 
@@ -100,6 +102,8 @@ def _register(module: ModuleType) -> None:
         check_config(model)
     found: list[Any] = [*datasets_in(module)]
     for dataset in found:
+        parse_rule(dataset.split_rule)
+        find_metric(dataset.metric)
         add_dataset(dataset)
     found += scan().add_module(module)
     if not found:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from bench.datasets.canonical import RawGraph, canonical_graph
+from bench.cards import bindings
 from bench.datasets.catalogue import Dataset
 from bench.datasets.sources import REVISION
 from bench.errors import BadData, MissingData, UserError
-from bench.graph import Graph
-from bench.metrics import find_metric
-from bench.splits import parse_rule
+
+if TYPE_CHECKING:
+    from bench.datasets.canonical import RawGraph
+    from bench.graph import Graph
 
 
 class OwnDataset:
@@ -42,20 +45,41 @@ def datasets_in(module: ModuleType) -> Iterator[Dataset]:
     for value in vars(module).values():
         is_own = inspect.isclass(value) and issubclass(value, OwnDataset) and value.__module__ == module.__name__
         if is_own and value.name:
-            yield entry_of(value())
+            yield entry_of(value, value, " of a plug-in")
 
 
-def entry_of(own: OwnDataset) -> Dataset:
-    """Return the catalogue's entry of a dataset class."""
-    parse_rule(own.split_rule)
-    find_metric(own.metric)
+def datasets_of_file(file: Path) -> Iterator[Dataset]:
+    """Yield the entries of a file of this folder from what it says; it is imported when one of them is read."""
+    for node in bindings(ast.parse(file.read_bytes()).body).values():
+        if isinstance(node, ast.ClassDef) and "OwnDataset" in map(ast.unparse, node.bases):
+            facts = {name: ast.literal_eval(value) for name, value in bindings(node.body).items() if name in FACTS}
+            yield entry_of(type(node.name, (OwnDataset,), facts), _Later(f"bench.datasets.{file.stem}", node.name))
+
+
+FACTS = ("name", "title", "aliases", "split_rule", "metric", "settings_name")
+
+
+class _Later:
+    """A class that is imported when it is called."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __call__(self) -> OwnDataset:
+        own: OwnDataset = getattr(importlib.import_module(self.module), self.name)()
+        return own
+
+
+def entry_of(own: type[OwnDataset], make: Callable[[], OwnDataset], whose: str = "") -> Dataset:
+    """Return the catalogue's entry of a dataset class; `make` gives an instance."""
     name = own.name.lower()
-
-    whose = f"the dataset '{name}' of a plug-in"
+    whose = f"the dataset '{name}'{whose}"
 
     def load(root: Path | None) -> Graph:
+        from bench.datasets.canonical import canonical_graph
+
         try:
-            return canonical_graph(name, own.read(), whose)
+            return canonical_graph(name, make().read(), whose)
         except (BadData, MissingData):
             raise
         except (Exception, SystemExit) as error:
@@ -63,7 +87,7 @@ def entry_of(own: OwnDataset) -> Dataset:
 
     def stamp(root: Path | None) -> str:
         try:
-            return f"plug-in r{REVISION} {own.stamp()}"
+            return f"plug-in r{REVISION} {make().stamp()}"
         except (Exception, SystemExit) as error:
             raise BadData(f"{whose} cannot be used, its stamp fails: {in_words(error)}") from error
 
@@ -78,7 +102,7 @@ def entry_of(own: OwnDataset) -> Dataset:
         stamp=stamp,
         aliases=tuple(alias.lower() for alias in own.aliases),
         conventions=(
-            "symmetric union, unweighted, duplicates merged, self-loops and feature values as the plug-in has",
+            "symmetric union, unweighted, duplicates merged, self-loops and feature values as `read` gives them",
         ),
         checked="shapes, index ranges, finite features and labels; a dataset of your own has no published counts",
     )
