@@ -50,9 +50,10 @@ def datasets_in(module: ModuleType) -> Iterator[Dataset]:
 
 def datasets_of_file(file: Path) -> Iterator[Dataset]:
     """Yield the entries of a file of this folder from what it says; it is imported when one of them is read."""
-    for node in bindings(ast.parse(file.read_bytes()).body).values():
+    for node in ast.parse(file.read_bytes()).body:
         if isinstance(node, ast.ClassDef) and "OwnDataset" in map(ast.unparse, node.bases):
-            facts = {name: ast.literal_eval(value) for name, value in bindings(node.body).items() if name in FACTS}
+            said = bindings(node.body)
+            facts = {name: ast.literal_eval(said[name]) for name in FACTS if name in said}  # type: ignore[arg-type]
             yield entry_of(type(node.name, (OwnDataset,), facts), _Later(f"bench.datasets.{file.stem}", node.name))
 
 
