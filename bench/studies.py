@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).with_suffix(".toml")
 EMBEDDED = "digits"  # needs no data: every study can be rehearsed on it
-COST = "cost"  # the purpose of records that were made to measure time and memory, see bench/runner.py
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from bench.planning.forecast import (
 )
 from bench.planning.sharing import are_small, cells_at_once
 from bench.plugins import Plugins, load_plugins
-from bench.records import OK, Record, parse_statuses
+from bench.records import COST, OK, Record, parse_statuses
 from bench.reference import OWN, Reference, open_reference
 from bench.registry import resolve_models, scan, source_hash
 from bench.reuse import older_code_line
@@ -50,7 +50,7 @@ from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
 from bench.sizes import format_size, parse_duration, parse_size
 from bench.splits import draw_split, rule_for
-from bench.studies import COST, Study, find_study
+from bench.studies import Study, find_study
 from bench.tuning.lanes import Winners, find_winners, warning_lines
 
 USUAL_TRIALS = 10

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from bench.paper import Claim
-from bench.records import OOM, Record, address, memory_used, seconds_per_epoch, under_load
+from bench.records import COST, OOM, Record, address, memory_used, seconds_per_epoch, under_load
 from bench.report.comparisons import BestGroup, PairedComparison, best_group
 from bench.report.costs import by_machine, is_bound, whole_inference
 from bench.report.entries import brackets
@@ -30,7 +30,7 @@ from bench.report.judgement import (
 )
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Estimate, Refusal, SplitSizes, time_ratio
 from bench.sizes import MEGABYTE, megabytes
-from bench.studies import COST, studies
+from bench.studies import studies
 
 MEMORY_KINDS = ("oom", "memory_below")  # claims on what fits into how much memory
 LEAST_REPEATS = 3  # of a timing, from which on its interval says something
