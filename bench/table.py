@@ -66,8 +66,8 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
         DATASET: context.dataset_titles.get(first.dataset, first.dataset),
         MODEL: context.model_titles.get(first.model, first.model),
         SETTINGS: describe_settings(first),
-        YOURS: _accuracy(good),
-        ARCHIVE: _accuracy(context.reference(first)),
+        YOURS: scores_in_words(good),
+        ARCHIVE: scores_in_words(context.reference(first)),
         PAPER: context.paper(first),
         SECONDS: f"{statistics.median(_train_seconds(record) for record in good):.1f}" if good else "",
         MEMORY: _largest(_host_memory(record) for record in good),
@@ -77,7 +77,7 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
     }
 
 
-def _accuracy(records: Sequence[Record]) -> str:
+def scores_in_words(records: Sequence[Record]) -> str:
     """Mean ± spread (n), in per cent."""
     values = [score_of(record, "test") for record in records]
     return f"{mean_and_spread(values)} ({len(values)})" if values else ""

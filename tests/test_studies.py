@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.errors import UserError
+from bench.paper.studies import find_study, studies
 from bench.settings import field_types
-from bench.studies import find_study, studies
 
 
 def test_the_papers_studies_are_there() -> None:

@@ -18,7 +18,7 @@ from bench.commands.run import in_turn
 from bench.datasets.catalogue import datasets, resolve
 from bench.errors import UserError
 from bench.ledger import Ledger
-from bench.studies import find_study, studies
+from bench.paper.studies import find_study, studies
 
 
 @pytest.fixture(autouse=True)

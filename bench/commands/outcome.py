@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.cells import Cell
+from bench.commands.paper import published_accuracy
 from bench.console import say, show_table
 from bench.metrics import titled
-from bench.paper import published_accuracy
 from bench.planning.estimate import Estimator
 from bench.records import COST, Record
 from bench.reference import Reference

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich.console import Console
@@ -15,6 +15,7 @@ from bench.cells import Cell, Protocol, make_cells
 from bench.commands.cache import cache_in_use
 from bench.commands.display import make_display
 from bench.commands.outcome import elsewhere_line, opening_line, show_cells, show_summary
+from bench.commands.paper import find_study
 from bench.console import say, waiting_for
 from bench.datasets.catalogue import Dataset, resolve
 from bench.datasets.passports import passport
@@ -50,8 +51,10 @@ from bench.runner import run_cells as run_pending
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
 from bench.sizes import format_size, parse_duration, parse_size
 from bench.splits import draw_split, rule_for
-from bench.studies import Study, find_study
 from bench.tuning.lanes import Winners, find_winners, warning_lines
+
+if TYPE_CHECKING:
+    from bench.paper.studies import Study
 
 USUAL_TRIALS = 10
 

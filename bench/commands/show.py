@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bench.commands.paper import NO_STUDIES, studies
 from bench.console import say, show_table, waiting_for
 from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
@@ -15,7 +16,7 @@ from bench.text import nearest
 if TYPE_CHECKING:
     from bench.datasets.catalogue import Dataset
     from bench.model import Model
-    from bench.studies import Study
+    from bench.paper.studies import Study
 
 KINDS = ("models", "datasets", "both", "studies", "all")
 
@@ -25,7 +26,6 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
     from bench.datasets.catalogue import datasets
     from bench.plugins import load_plugins
     from bench.registry import scan
-    from bench.studies import studies
 
     console, broken = Console(), load_plugins(plugins).broken
     if what in ("models", "both", "all"):
@@ -37,7 +37,7 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
     if what == "all":
         say(console, "")
     if what in ("studies", "all"):
-        _list_studies(console, studies().values())
+        _list_studies(console, list(studies().values()))
     if what not in KINDS:
         _list_one(console, what)
     for reason in broken:
@@ -50,7 +50,6 @@ def _list_one(console: Console, word: str) -> None:
     from bench.commands.model_card import show_model
     from bench.datasets.catalogue import GROUPS, datasets
     from bench.registry import scan, simplify
-    from bench.studies import studies
 
     registry, lower = scan(), word.lower()
     graphs = [item for item in datasets().values() if lower in (item.name, *item.aliases, *item.groups)]
@@ -98,7 +97,10 @@ def _list_datasets(console: Console, datasets: Iterable[Dataset]) -> None:
     say(console, f"Groups of datasets: {', '.join(GROUPS)}. A graph of your own is named by the path of its .npz file.")
 
 
-def _list_studies(console: Console, studies: Iterable[Study]) -> None:
+def _list_studies(console: Console, studies: Sequence[Study]) -> None:
+    if not studies:
+        say(console, NO_STUDIES)
+        return
     rows = [
         (
             study.name,
