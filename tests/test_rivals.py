@@ -10,9 +10,8 @@ from ledgers import failed, made_up_records, write_ledger
 
 from bench.ledger import Ledger
 from bench.paper.numbers import control
-from bench.paper.rivals import across_table, control_table, ranking
+from bench.paper.rivals import across_table, control_table
 from bench.paper.trial_index import TrialIndex
-from bench.report.across import RankComparison
 from bench.report.evidence import Evidence
 from bench.report.results import Setting
 from bench.report.table import Entry, Table
@@ -80,51 +79,6 @@ def test_over_two_datasets_each_counts_the_same(tmp_path: Path) -> None:
     assert gcn["P(better)"].text.startswith("0.50 [")  # always on Photo, never on Computer but for its spread
     assert (gat["Datasets"].text, gat["These graphs"].text, gat["Failed"].text) == ("1", "", "Computer (oom)")
     assert gat["Failed"].keys and not any(entries[0].text == "SAN" for entries in table.rows)
-
-
-FIVE = ("photo", "computer", "pubmed", "cs", "physics")
-
-
-def three_on(names: tuple[str, ...], trials: int = 10) -> list[dict[str, Any]]:
-    return [
-        record
-        for dataset in names
-        for model, by in (("nagphormer", 1.0), ("gcn", 0.0), ("gat", -1.0))
-        for record in made_up_records(model, dataset, shifted(by)[:trials])
-    ]
-
-
-@pytest.mark.parametrize(("names", "trials"), [(FIVE[:4], 10), (FIVE, 9)])
-def test_few_datasets_or_trials_have_no_ranks_and_one_line_says_why(
-    tmp_path: Path, names: tuple[str, ...], trials: int
-) -> None:
-    found = findings(tmp_path, three_on(names, trials))
-    table = across_table(found)
-    assert "Mean rank" not in table.header
-    [line] = [line for line in table.caption if "Friedman" in line]
-    assert line.startswith("No mean ranks and no Friedman test:")
-    assert line.endswith(f"here are 3, {len(names)} and as few as {trials}.")
-
-
-def test_a_failed_model_shares_the_last_place_and_one_not_run_is_not_ranked(tmp_path: Path) -> None:
-    records = three_on(FIVE)
-    gone = [failed(record, "oom") for dataset in FIVE for record in made_up_records("gt", dataset, [90.0])]
-    partly = made_up_records("san", "photo", [99.0, 99.0])
-    found = findings(tmp_path, [*records, *gone, *partly])
-    ranked, _ = ranking(found.published, control())
-    assert isinstance(ranked, RankComparison)
-    ranks = dict(zip(ranked.models, ranked.mean_ranks, strict=True))
-    assert ranks == {"nagphormer": 1.0, "gcn": 2.0, "gat": 3.0, "gt": 4.0}
-    table = across_table(found)
-    assert row(table, "NAGphormer")["Mean rank"].text == "1.00" and row(table, "GT")["Mean rank"].text == "4.00"
-    [about] = [line for line in table.caption if "Friedman's test: p = " in line]
-    assert about.startswith("Mean ranks of 4 models on Pubmed, Computer, Photo, CS, Physics;")
-    assert about.endswith("told apart are mean ranks more than 2.10 apart.")  # 2.569 · sqrt(4 · 5 / (6 · 5))
-
-
-def test_without_three_models_there_are_no_ranks(tmp_path: Path) -> None:
-    found = findings(tmp_path, made_up_records("nagphormer", "photo", STEADY))
-    assert any("here are 1, 1 and as few as 10" in line for line in across_table(found).caption)
 
 
 @pytest.mark.parametrize("mode", ["frozen", "sealed"])

@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bench.report.across import (
-    RankComparison,
-    compare_ranks,
-    critical_difference,
     iqm_over_datasets,
     mean_over_datasets,
-    nemenyi_q,
     probability_of_improvement,
-    ranks,
 )
 from bench.report.comparisons import (
     BestGroup,
@@ -332,60 +327,6 @@ def test_a_claim_about_other_datasets_is_wider() -> None:
     assert beyond[1] - beyond[0] > 5 * (here[1] - here[0])
 
 
-def test_demsars_table() -> None:
-    published = [1.960, 2.343, 2.569, 2.728, 2.850, 2.949, 3.031, 3.102, 3.164]
-    assert [nemenyi_q(k) for k in range(2, 11)] == pytest.approx(published, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("k", "n", "published"), [(14, 6, 8.10), (14, 9, 6.61), (5, 9, 2.03), (5, 3, 3.52), (4, 14, 1.25)]
-)
-def test_published_critical_differences(k: int, n: int, published: float) -> None:
-    assert critical_difference(k, n) == pytest.approx(published, abs=0.0051)
-
-
-DEMSAR = np.array(  # table 6 of Demšar 2006: AUC of C4.5 with m, cf, both tuned
-    [
-        [0.763, 0.768, 0.771, 0.798],
-        [0.599, 0.591, 0.590, 0.569],
-        [0.954, 0.971, 0.968, 0.967],
-        [0.628, 0.661, 0.654, 0.657],
-        [0.882, 0.888, 0.886, 0.898],
-        [0.936, 0.931, 0.916, 0.931],
-        [0.661, 0.668, 0.609, 0.685],
-        [0.583, 0.583, 0.563, 0.625],
-        [0.775, 0.838, 0.866, 0.875],
-        [1.000, 1.000, 1.000, 1.000],
-        [0.940, 0.962, 0.965, 0.962],
-        [0.619, 0.666, 0.614, 0.669],
-        [0.972, 0.981, 0.9751, 0.975],  # printed as equal, but ranked second and third
-        [0.957, 0.978, 0.946, 0.970],
-    ]
-)
-
-
-def ranked(scores: np.ndarray) -> RankComparison:
-    models = [f"model {index}" for index in range(scores.shape[1])]
-    return compare_ranks(scores, models, [f"set {index}" for index in range(len(scores))])
-
-
-def test_demsars_example() -> None:
-    result = ranked(DEMSAR)
-    assert result.mean_ranks == pytest.approx([3.143, 2.000, 2.893, 1.964], abs=5e-4)
-    assert result.critical_difference == pytest.approx(1.25, abs=5e-3)
-    assert result.friedman_p < 0.05
-
-
-def test_what_is_missing_is_ranked_last() -> None:
-    worst = ranked(np.array([[3.0, 2, 1], [math.nan, 2, 1], [3, 2, math.nan], [3, 2, 1]]))
-    assert worst.mean_ranks == (1.5, 1.75, 2.75)
-    assert ranks(np.array([[math.nan, 7.0, math.nan]])).tolist() == [[2.5, 1, 2.5]]
-
-
-def test_ranks_of_what_is_equal() -> None:
-    assert ranked(np.ones((4, 3))).friedman_p == 1
-
-
 # ---------------------------------------------------------------------------------------------- seconds
 
 
@@ -669,15 +610,6 @@ def test_rates_of_the_interquartile_mean_and_of_the_hierarchical_bootstrap() -> 
     beyond = [covers(mean_over_datasets(list(s), hierarchical=True).interval, 0.5) for s in drawn]
     assert rate("stratified mean, about other datasets, coverage", within) < 0.3
     assert 0.85 < rate("hierarchical mean, about other datasets, coverage", beyond) < 0.96
-
-
-@pytest.mark.slow
-def test_rates_of_friedman_and_nemenyi() -> None:
-    names = [str(index) for index in range(9)]
-    found = [compare_ranks(scores, names[:5], names) for scores in noise(1500, 9, 5)]
-    assert rate("Friedman, 5 models, 9 datasets, type I", [r.friedman_p <= 0.05 for r in found]) < 0.06
-    apart = [np.ptp(r.mean_ranks) > r.critical_difference for r in found]
-    assert rate("Nemenyi, any error", apart) < 0.06
 
 
 @pytest.mark.slow

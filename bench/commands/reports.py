@@ -14,6 +14,7 @@ from rich.console import Console
 
 from bench.commands.frontier import FRONTIER
 from bench.commands.paper import paper_sections, published_accuracy
+from bench.commands.stored import check_predictions
 from bench.console import say, show_table, waiting_for
 from bench.datasets.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
@@ -28,7 +29,6 @@ from bench.report.report import CONTENTS, DRAWN_BY, Report, make_report
 from bench.report.results import Setting, compare_pairs, paired, split_sizes
 from bench.report.sections import plain_sections
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal
-from bench.report.stored import check_predictions
 from bench.settings import AUTHOR_LANE, TUNED_LANES, check_lane, parse_overrides
 
 _PICTURE = re.compile(rb"data:image/png;base64,[A-Za-z0-9+/=]*")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bench.paper.numbers import proposed
 from bench.paper.scorecard import NOT_SHOWN, Score
 from bench.paper.studies import Study, studies
-from bench.paper.tables import ABLATIONS, GAIN
+from bench.paper.tables import GAIN, PAPER_TABLES
 from bench.paper.trial_index import ACCURACY_STUDIES, TrialIndex
 from bench.report.entries import brackets
 from bench.report.evidence import Trials
@@ -40,8 +40,8 @@ def _beside(score: Score) -> str:
 
 def _gains(tables: Mapping[str, Table]) -> Iterator[str]:
     """Per ablation and graph: what each part adds, where there are pairs enough for an interval."""
-    for name in ABLATIONS:
-        study, table = studies()[name], tables[name]
+    for study in (studies()[name] for name in PAPER_TABLES):
+        table = tables[study.name]
         for at, dataset in enumerate(table.header[1:], start=1):
             gains = [(row[0].text, row[at].text) for row in table.rows if row[0].text.endswith(GAIN)]
             said = [f"{part.removesuffix(GAIN)} {text}" for part, text in gains if "[" in text]

@@ -13,20 +13,17 @@ from bench.paper.studies import studies
 from bench.paper.tables import PAPER_TABLES
 from bench.paper.trial_index import ACCURACY_STUDIES, TrialIndex
 from bench.report.across import (
-    RankComparison,
-    compare_ranks,
     iqm_over_datasets,
     mean_over_datasets,
     probability_of_improvement,
 )
 from bench.report.comparisons import PairedComparison, compare_with_control, pairs_needed, probability_of_outperforming
 from bench.report.entries import brackets, gain_entry, setting_lines
-from bench.report.results import Results, compare_pairs, dataset_title, each_once, model_title, paired
+from bench.report.results import Results, compare_pairs, each_once, model_title, paired
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal
 from bench.report.table import Entry, Table, entry, without_empty
 
 SIGNIFICANT = "*"
-LEAST_DATASETS = 5  # for ranks: on fewer, Friedman's test could find next to nothing, and one trial decides a rank
 
 
 def control_table(index: TrialIndex) -> Table:
@@ -82,18 +79,14 @@ def _control_entry(results: Results, first: str, model: str, adjusted: dict[str,
 def across_table(index: TrialIndex) -> Table:
     """The control against each model, averaged over the datasets that both finished."""
     first, columns = control(), index.published
-    ranked, keys = ranking(columns, first)
-    names = each_once(model for each in columns for model in each.trials)
-    rows = [row for name in names if (row := _across_row(columns, first, name, ranked, keys)) is not None]
+    names = each_once(model for each in columns for model in each.trials if model != first)
+    shown = [trials for each in columns for trials in each.trials.values()]
     return without_empty(
         Table(
             "across",
             f"Over all datasets: {model_title(first)} minus each other model",
-            (
-                "Method", "Datasets", "These graphs", "Graphs like these", "Middle half", "P(better)", "Mean rank",
-                "Failed",
-            ),
-            tuple(rows),
+            ("Method", "Datasets", "These graphs", "Graphs like these", "Middle half", "P(better)", "Failed"),
+            tuple(row for name in names if (row := _across_row(columns, first, name)) is not None),
             (
                 f"{model_title(first)} minus the model named, in points of test accuracy, paired by seeds; a mean "
                 "gives every dataset the same weight. These graphs: trials are resampled inside each dataset "
@@ -102,58 +95,17 @@ def across_table(index: TrialIndex) -> Table:
                 "all have. P(better): that a trial of the one beats a trial of the other.",
                 "A dataset counts where both have two trials or more; two datasets are needed. What failed is named "
                 "and never averaged away.",
-                _about_ranks(ranked),
-                *setting_lines(
-                    index.setting, (trials for each in columns for trials in each.trials.values()), marked=False
-                ),
+                *setting_lines(index.setting, shown, marked=False),
             ),
         )
-    )  # fmt: skip
-
-
-def ranking(results: Sequence[Results], first: str) -> tuple[RankComparison | Refusal, tuple[str, ...]]:
-    """Mean ranks of models that were tried on the same datasets, and the records that they rest on.
-
-    A model that failed shares the last place; not run is not failed: a model is ranked if it was tried wherever the
-    control was.
-    """
-    columns = [each for each in results if first in each.trials and each.trials[first].records]
-    names = each_once(model for each in columns for model in each.trials)
-    rows = [model for model in names if all(model in each.trials and each.trials[model].records for each in columns)]
-    several = [[each.trials[model] for model in rows] for each in columns]
-    fewest = min((len(trials.good) for line in several for trials in line if trials.good), default=0)
-    if len(rows) < 3 or len(columns) < LEAST_DATASETS or fewest < MINIMUM_TRIALS:
-        refusal = Refusal(
-            f"No mean ranks and no Friedman test: they need three models, {LEAST_DATASETS} datasets that all were "
-            f"tried on and {MINIMUM_TRIALS} trials each; here are {len(rows)}, {len(columns)} and as few as {fewest}."
-        )
-        return refusal, ()
-    means = np.array([[np.mean(t.accuracies) if t.good else np.nan for t in line] for line in several])
-    compared = compare_ranks(means, rows, [each.dataset.name for each in columns])
-    return compared, tuple(key for line in several for trials in line for key in trials.keys)
-
-
-def _about_ranks(ranked: RankComparison | Refusal) -> str:
-    if isinstance(ranked, Refusal):
-        return ranked.reason
-    return (
-        f"Mean ranks of {len(ranked.models)} models on {', '.join(map(dataset_title, ranked.datasets))}; a model that "
-        f"failed on a dataset shares its last place. Friedman's test: p = {ranked.friedman_p:.2g}; told apart are mean "
-        f"ranks more than {ranked.critical_difference:.2f} apart."
     )
 
 
-def _across_row(
-    columns: Sequence[Results], first: str, name: str, ranked: RankComparison | Refusal, rank_keys: tuple[str, ...]
-) -> tuple[Entry, ...] | None:
-    rank = Entry()
-    if not isinstance(ranked, Refusal) and name in ranked.models:
-        mean = ranked.mean_ranks[ranked.models.index(name)]
-        rank = Entry(f"{mean:.2f}", rank_keys, value=mean)
+def _across_row(columns: Sequence[Results], first: str, name: str) -> tuple[Entry, ...] | None:
     pairs, failed, keys = [], [], []
     for each in columns:
         ours, other = each.trials.get(first), each.trials.get(name)
-        if name == first or ours is None or other is None or not other.records:
+        if ours is None or other is None or not other.records:
             continue
         values = paired(ours, other)
         if len(values[0]) > 1:
@@ -161,12 +113,12 @@ def _across_row(
             keys += [*ours.keys, *other.keys]
         elif not other.good:
             failed.append((other.keys, f"{each.title} ({', '.join(other.failures)})"))
-    if not pairs and not failed and not rank.text:
+    if not pairs and not failed:
         return None
     where = Entry(str(len(pairs)), tuple(keys), note=", ".join(title for title, *_ in pairs))
     gone = Entry(", ".join(text for _, text in failed), tuple(key for several, _ in failed for key in several))
     estimates = _estimates([(ours, theirs) for _, ours, theirs in pairs], tuple(keys))
-    return (entry(model_title(name)), Entry() if name == first else where, *estimates, rank, gone)
+    return (entry(model_title(name)), where, *estimates, gone)
 
 
 def _estimates(pairs: Sequence[tuple[np.ndarray, np.ndarray]], keys: tuple[str, ...]) -> list[Entry]:

@@ -41,6 +41,7 @@ class Study:
     variants: tuple[Variant, ...]
     extra: str = ""  # datasets on which only we run it
     varied: tuple[str, ...] = ()  # the settings that a sweep varies
+    base: str = ""  # the variant over which the others gain something
     trials: int | None = None  # where it is not as many as usual
     purpose: str | None = None  # what its records are for, where that is not accuracy
     reference: str = ""  # the model by whose costs those of the others are divided
@@ -113,6 +114,7 @@ def _study(name: str, entry: Mapping[str, Any]) -> Study:
         tuple(variants),
         extra=entry.get("extra", ""),
         varied=tuple(vary),
+        base=entry.get("base", ""),
         trials=entry.get("trials"),
         purpose=entry.get("purpose"),
         reference=entry.get("reference", ""),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from bench.datasets.catalogue import resolve
 from bench.paper.costs import cost_study_table
 from bench.paper.numbers import Place, Printed, model_order, printed, published
-from bench.paper.studies import Study, studies
+from bench.paper.studies import EMBEDDED, Study, studies
 from bench.paper.trial_index import ACCURACY_STUDIES, TrialIndex, column_title
 from bench.report.entries import SCORES, accuracy_entry, gain_entry, setting_lines
 from bench.report.results import model_title
@@ -17,7 +17,6 @@ from bench.report.table import Entry, Table, entry
 from bench.report.tables import accuracy_table
 
 GAIN = ", gain"  # behind what a row is called
-FEW = 3  # variants, up to which every one is compared with the first
 PAPER_TABLES = {  # the studies whose accuracies the paper prints
     "accuracy-small": "tab:normal-data",
     "accuracy-large": "tab:large-data",
@@ -27,12 +26,16 @@ PAPER_TABLES = {  # the studies whose accuracies the paper prints
 
 
 def study_tables(index: TrialIndex) -> dict[str, Table]:
-    """The six tables of the paper and its figures in numbers, by study; the table of datasets has none."""
-    found = {name: study_accuracy(index, studies()[name]) for name in ACCURACY_STUDIES}
-    for name, lines in ABLATIONS.items():
-        found[name] = ablation_table(index, studies()[name], PAPER_TABLES[name], lines(studies()[name]))
-    found |= {study.name: figure_table(index, study) for study in studies().values() if _has_numbers(index, study)}
-    return {**found, "cost": cost_study_table(index, studies()["cost"])}
+    """The paper's tables and its figures in numbers, by study; a figure that nothing was run for has none."""
+    found = {}
+    for study in studies().values():
+        if study.name in ACCURACY_STUDIES:
+            found[study.name] = study_accuracy(index, study)
+        elif study.purpose:
+            found[study.name] = cost_study_table(index, study)
+        elif study.name in PAPER_TABLES or len({t.variant for t in index.of_study(study.name) if t.records}) > 1:
+            found[study.name] = ablation_table(index, study)
+    return found
 
 
 def study_accuracy(index: TrialIndex, study: Study) -> Table:
@@ -62,28 +65,44 @@ class Line:
     over: tuple[str, str] | None = None  # (model, variant) it is compared with
 
 
-def ablation_table(index: TrialIndex, study: Study, paper_table: str, lines: Sequence[Line]) -> Table:
-    """Rows are variants and gains, columns datasets; `paper_table` is empty where the paper has a figure."""
-    columns, paper = index.columns(study), printed(paper_table) if paper_table else {}
+def ablation_table(index: TrialIndex, study: Study) -> Table:
+    """Rows are variants and gains, columns datasets; what the paper has as a figure stands here in numbers."""
+    table = PAPER_TABLES.get(study.name)
+    columns, paper = index.columns(study), printed(table) if table else {}
     rows = [
         (entry(line.title), *(_ablation_entry(index, study.name, line, dataset.name, paper) for dataset in columns))
-        for line in lines
+        for line in lines_of(study)
     ]
-    gains = []
-    if any(line.over for line in lines):
-        gains = ["Gain: mean difference over the trials that both have [95 % interval] (n pairs)"]
-        gains[0] += "; then the paper's, between its means." if paper_table else "."
+    gain = "Gain: mean difference over the trials that both have [95 % interval] (n pairs)"
+    gain += "; then the paper's, between its means." if table else "."
     return Table(
         study.name,
-        f"{study.shows}: {study.about}",
+        f"{study.shows}{'' if table else ' in numbers'}: {study.about}",
         ("", *(column_title(study, dataset.name) for dataset in columns)),
         tuple(rows),
         (
             SCORES,
             *setting_lines(index.setting, index.in_table(study), fill=index.fill_command(study.name)),
-            *gains,
+            *([gain] if study.base else []),
         ),
     )
+
+
+def lines_of(study: Study) -> list[Line]:
+    """Each variant and, where the study has a base, what it gains over that; model by model where models share them."""
+    groups: dict[str, list[Line]] = {}
+    for model, _, variant in study.combinations(EMBEDDED):
+        title = f"{model_title(model.name)}, {variant.label}" if study.varied else variant.label
+        groups.setdefault(model.name if study.varied else "", []).append(Line(title, model.name, variant.label))
+    found = []
+    for _, group in sorted(groups.items()):
+        base = [line for line in group if line.variant == study.base]
+        others = [line for line in group if line.variant != study.base]
+        found += [*base, *others]
+        for line in others if base else ():
+            name = model_title(line.model) if len(others) == 1 else line.title
+            found.append(Line(f"{name}{GAIN}", line.model, line.variant, (base[0].model, base[0].variant)))
+    return found
 
 
 def _ablation_entry(index: TrialIndex, study: str, line: Line, dataset: str, paper: Mapping[Place, Printed]) -> Entry:
@@ -95,59 +114,6 @@ def _ablation_entry(index: TrialIndex, study: str, line: Line, dataset: str, pap
     found = gain_entry(trials, other, index.sizes(dataset))
     gain = theirs.mean - paper.get((*line.over, dataset), Printed()).mean
     return found if math.isnan(gain) or not found.text else replace(found, text=f"{found.text}; {gain:+.2f}")
-
-
-def _has_numbers(index: TrialIndex, study: Study) -> bool:
-    """Whether it is drawn as a figure and has more to show than the settings that all studies share."""
-    tried = {trials.variant for trials in index.of_study(study.name) if trials.records}
-    return study.shows.startswith("Figure") and len(tried) > 1
-
-
-def figure_table(index: TrialIndex, study: Study) -> Table:
-    """A sweep in numbers, so that those of a figure can be traced as well."""
-    lines = dict.fromkeys(
-        Line(f"{model_title(model.name)}, {variant.label}", model.name, variant.label)
-        for model, _, variant in study.combinations()
-    )
-    if len(study.variants) <= FEW:
-        first = study.variants[0].label
-        gains = [
-            Line(f"{line.title}{GAIN}", line.model, line.variant, (line.model, first))
-            for line in lines
-            if line.variant != first
-        ]
-        lines |= dict.fromkeys(gains)
-    table = ablation_table(index, study, "", sorted(lines, key=lambda line: line.model))
-    return replace(table, title=f"{study.shows} in numbers: {study.about}")
-
-
-def with_and_without(study: Study) -> list[Line]:
-    """Per model: the second variant, the first, and what the first gains over the second."""
-    with_it, without = study.variants
-    names = list(dict.fromkeys(model.name for model, _, variant in study.combinations() if variant == with_it))
-    lines = []
-    for name in names:
-        lines += [
-            Line(f"{model_title(name)}, {without.label}", name, without.label),
-            Line(f"{model_title(name)}, {with_it.label}", name, with_it.label),
-            Line(f"{model_title(name)}{GAIN}", name, with_it.label, (name, without.label)),
-        ]
-    return lines
-
-
-def against_first(study: Study) -> list[Line]:
-    """Each variant, and what each but the first gains over the first."""
-    first, *others = study.variants
-    lines = [Line(variant.label, variant.models, variant.label) for variant in study.variants]
-    return lines + [
-        Line(f"{variant.label}{GAIN}", variant.models, variant.label, (first.models, first.label)) for variant in others
-    ]
-
-
-ABLATIONS: dict[str, Callable[[Study], list[Line]]] = {  # study -> the rows of the paper's table of it
-    "structural-encoding": with_and_without,
-    "augmentation-parts": against_first,
-}
 
 
 # -- datasets ---------------------------------------------------------------------------------------------------------

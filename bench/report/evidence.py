@@ -31,6 +31,7 @@ _NUMBERS_OF_OK = (
     "phases.infer.seconds",
 )  # fmt: skip
 _TEST_ACCURACY = "metrics.test.accuracy"  # which a tuning trial has not
+_NOTHING = object()
 _NAMED = 3  # keys that a warning names; the ledger has the others
 
 
@@ -275,22 +276,16 @@ def _without_cap(config: Mapping[str, Any]) -> str:
 
 def _lacks(record: Record) -> str | None:
     """The first field that is not there, or not a number where it must be one."""
-    for path in _FIELDS:
-        if not _has(record, path):
+    numbers: tuple[str, ...] = ()
+    if record["status"] == OK:
+        numbers = (*_NUMBERS_OF_OK, *([_TEST_ACCURACY] if is_scored(record["split"]["rule"]) else []))
+    for path in (*_FIELDS, *numbers):
+        value: Any = record
+        for name in path.split("."):
+            value = value.get(name, _NOTHING) if isinstance(value, Mapping) else _NOTHING
+        if value is _NOTHING or (path in numbers and not isinstance(value, (int, float))):
             return path
-    if record["status"] != OK:
-        return None
-    numbers = (*_NUMBERS_OF_OK, _TEST_ACCURACY) if is_scored(record["split"]["rule"]) else _NUMBERS_OF_OK
-    return next((path for path in numbers if not _has(record, path, number=True)), None)
-
-
-def _has(record: Record, path: str, number: bool = False) -> bool:
-    value: Any = record
-    for name in path.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return False
-        value = value[name]
-    return isinstance(value, (int, float)) or not number
+    return None
 
 
 def _command(

@@ -37,12 +37,19 @@ def accuracy_table(
         if any(model in each.trials for each in results):
             rows.append((entry(model_title(model)), *(_accuracy(each, model, remark) for each in results)))
     shown = [trials for each in results for trials in each.trials.values()]
+    twins = any(each.dataset.is_twin for each in results)
     return Table(
         name,
         title,
         ("Method", *(each.title for each in results)),
         tuple(rows),
-        (SCORES, *setting_lines(setting, shown, fill=fill), *_detectable(results), *filter(None, map(_lead, results))),
+        (
+            SCORES,
+            *(["Twin: a generated graph; its scores say nothing of the dataset."] if twins else []),
+            *setting_lines(setting, shown, fill=fill),
+            *_detectable(results),
+            *filter(None, map(_lead, results)),
+        ),
     )
 
 
