@@ -9,7 +9,7 @@ from bench.datasets.catalogue import Dataset, datasets, resolve
 from bench.paper.studies import EMBEDDED, Study, studies
 from bench.records import address
 from bench.registry import models
-from bench.report.evidence import Evidence, Trials
+from bench.report.evidence import Evidence, Trials, run_command
 from bench.report.results import Results, Setting, Sizes, dataset_title, sizes_of
 from bench.report.statistics import pooled_spread
 
@@ -83,10 +83,7 @@ class TrialIndex:
 
     def fill_command(self, study: str) -> str:
         """What runs all that is missing of a study."""
-        options = [f"--study {study}"]
-        options += [f"--split {self.setting.mode}"] if self.setting.mode != "fresh" else []
-        options += [f"--settings {self.setting.lane}"] if self.setting.lane != "author" else []
-        return " ".join(["python -m bench run", *options])
+        return run_command(*self._protocol, [f"--study {study}"])
 
     @cached_property
     def pooled(self) -> dict[str, Pooled]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,6 +190,7 @@ class Evidence:
         work = (model.name, dataset.name, rule, config, purpose)
         outcomes = (record for record in self._by_work.get(work, ()) if record["status"] != INTERRUPTED)
         wanted = resolved.config.max_epochs
+        which = [*([f"--study {study}"] if purpose else []), f"--models {model.name}", f"--datasets {dataset.name}"]
         found = _longest([r for r in outcomes if _of_mode(r, mode) and r["config"]["max_epochs"] <= wanted])
         return Trials(
             model.name,
@@ -200,7 +201,7 @@ class Evidence:
             resolved.labels["settings"],
             tuple(sorted(found, key=_seeds)),
             any(address(record) not in self._own_addresses for record in found),
-            _command(model, dataset, settings or {}, mode, lane, study if purpose else ""),
+            run_command(mode, lane, which, None if purpose else settings),  # a study with a purpose has its own
             wanted,
             config,
         )
@@ -288,13 +289,10 @@ def _lacks(record: Record) -> str | None:
     return None
 
 
-def _command(
-    model: type[Model], dataset: Dataset, settings: Mapping[str, Any], mode: str, lane: str, study: str
-) -> str:
-    """What fills a place; `study` where only the study makes such records, with the settings that it has itself."""
-    options = [f"--study {study}"] if study else []
-    options += [f"--models {model.name}", f"--datasets {dataset.name}"]
+def run_command(mode: str, lane: str, which: Sequence[str], settings: Mapping[str, Any] | None = None) -> str:
+    """Return the command that runs what is missing; `which` says what that is, as options of `run`."""
+    options = [*which]
     options += [f"--split {mode}"] if mode != "fresh" else []
     options += [f"--settings {lane}"] if lane != "author" else []
-    options += [f"--set {key}={as_typed(value)}" for key, value in settings.items() if not study]
+    options += [f"--set {key}={as_typed(value)}" for key, value in (settings or {}).items()]
     return " ".join(["python -m bench run", *options])

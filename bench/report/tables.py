@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from bench.metrics import titled
@@ -46,6 +47,7 @@ def accuracy_table(
         (
             SCORES,
             *(["Twin: a generated graph; its scores say nothing of the dataset."] if twins else []),
+            *(["[setting=value]: the model was run with no others."] if any(t.variant for t in shown) else []),
             *setting_lines(setting, shown, fill=fill),
             *_detectable(results),
             *filter(None, map(_lead, results)),
@@ -56,9 +58,8 @@ def accuracy_table(
 def _accuracy(results: Results, model: str, remark: Printed) -> Entry:
     trials, leaders = results.trials.get(model), results.leaders
     bold = not isinstance(leaders, Refusal) and model in leaders.members
-    set_by_hand = f"with {trials.variant}" if trials and trials.variant else ""
-    remarks = "\n".join(filter(None, [set_by_hand, remark(model, results.dataset.name)]))
-    return accuracy_entry(trials, bold, remarks, results.keys)
+    found = accuracy_entry(trials, bold, remark(model, results.dataset.name), results.keys)
+    return replace(found, text=f"{found.text} [{trials.variant}]") if trials and trials.variant else found
 
 
 def _lead(results: Results) -> str:
