@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
+from bench.datasets.catalogue import datasets
 from bench.paper.claims import Claim
 from bench.paper.judgement import (
     FAILS,
@@ -25,11 +26,11 @@ from bench.paper.judgement import (
 from bench.paper.studies import studies
 from bench.paper.trial_index import ACCURACY_STUDIES, TrialIndex
 from bench.records import COST, OOM, Record, address, memory_used, seconds_per_epoch, under_load
-from bench.report.comparisons import BestGroup, PairedComparison, best_group
+from bench.report.comparisons import BestGroup, PairedComparison
 from bench.report.costs import by_machine, is_bound, whole_inference
 from bench.report.entries import brackets
 from bench.report.evidence import Trials
-from bench.report.results import Sizes, compare_pairs, paired
+from bench.report.results import Results, Sizes, compare_pairs, paired
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Estimate, Refusal, time_ratio
 from bench.sizes import MEGABYTE, megabytes
 
@@ -102,6 +103,11 @@ def _is_complete(claim: Claim, sweep: Sweep) -> bool:
     return len(sweep) == len(studies()[claim.study].variants) and not few
 
 
+def _how_far(claim: Claim, sweep: Sweep) -> str:
+    wanted = len(studies()[claim.study].variants)
+    return f"{len(sweep)} of {wanted} points, fewer than {MINIMUM_TRIALS} trials in some"
+
+
 def _along(
     judge_sweep: Callable[[Claim, TrialIndex, str, Sweep], tuple[str, str]],
 ) -> Callable[[Claim, TrialIndex], Iterator[Check]]:
@@ -111,12 +117,10 @@ def _along(
         for dataset, model in itertools.product(claim.datasets, claim.models):
             sweep = _sweep(claim, index, dataset, model)
             keys = tuple(key for _, trials in sweep for key in trials.keys)
-            wanted = len(studies()[claim.study].variants)
             if len(sweep) < 2:  # one point is the model as it is, which other studies have run
                 yield Check(dataset, NOT_RUN, title(model))
             elif not _is_complete(claim, sweep):
-                effect = f"{title(model)}: {len(sweep)} of {wanted} points, fewer than {MINIMUM_TRIALS} trials in some"
-                yield Check(dataset, UNDECIDED, effect, keys)
+                yield Check(dataset, UNDECIDED, f"{title(model)}: {_how_far(claim, sweep)}", keys)
             else:
                 verdict, effect = judge_sweep(claim, index, dataset, sweep)
                 yield Check(dataset, verdict, f"{title(model)}: {effect}", keys)
@@ -212,16 +216,9 @@ def _best_value_differs(claim: Claim, index: TrialIndex) -> Iterator[Check]:
 
 def _best_values(claim: Claim, index: TrialIndex, dataset: str, sweep: Sweep) -> BestGroup | Refusal:
     """The variants that no other one is significantly better than."""
-    wanted = len(studies()[claim.study].variants)
-    if len(sweep) < wanted:
-        return Refusal(f"{len(sweep)} of {wanted} points")
-    scores = {trials.variant: trials.by_seeds() for _, trials in sweep}
-    shared = sorted(set.intersection(*(set(found) for found in scores.values())))
-    aligned = {variant: np.array([found[seeds] for seeds in shared]) for variant, found in scores.items()}
-    sizes = index.sizes(dataset)
-    if isinstance(sizes, Refusal):
-        return sizes
-    return best_group(aligned, sizes) if shared else Refusal("no common trials")
+    if not _is_complete(claim, sweep):
+        return Refusal(_how_far(claim, sweep))
+    return Results(datasets()[dataset], {t.variant: t for _, t in sweep}, index.sizes(dataset)).leaders
 
 
 def _same_trend(claim: Claim, index: TrialIndex) -> Iterator[Check]:
@@ -241,22 +238,18 @@ def _gain_varies(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     for model in claim.models:
         gains, keys = [], []
         for dataset in claim.datasets:
-            pair = [index.trials(claim.study, model, dataset, v) for v in (claim.variant, claim.versus_variants[0])]
-            first, second = (t.by_seeds() if t is not None else {} for t in pair)
-            shared = sorted(first.keys() & second.keys())
-            keys += [key for t in pair if t is not None for key in t.keys]
-            if len(shared) >= MINIMUM_TRIALS:
-                gains.append([first[seeds] - second[seeds] for seeds in shared])
-        if len(gains) < len(claim.datasets):
-            yield Check(
-                title(model),
-                UNDECIDED if keys else NOT_RUN,
-                f"{len(gains)} of {len(claim.datasets)} datasets",
-                tuple(keys),
+            first, second = (
+                index.trials(claim.study, model, dataset, v) for v in (claim.variant, claim.versus_variants[0])
             )
-            continue
-        p = float(stats.kruskal(*gains).pvalue)
-        yield Check(title(model), HOLDS if p < ALPHA else UNDECIDED, f"Kruskal-Wallis p = {p:.2g}", tuple(keys))
+            assert first is not None and second is not None  # a claim names variants that its study has
+            keys += [*first.keys, *second.keys]
+            gains.append(np.subtract(*paired(first, second)))
+        known = sum(len(values) >= MINIMUM_TRIALS for values in gains)
+        verdict, effect = UNDECIDED if keys else NOT_RUN, f"{known} of {len(claim.datasets)} datasets"
+        if known == len(claim.datasets):
+            p = float(stats.kruskal(*gains).pvalue)
+            verdict, effect = HOLDS if p < ALPHA else UNDECIDED, f"Kruskal-Wallis p = {p:.2g}"
+        yield Check(title(model), verdict, effect, tuple(keys))
 
 
 def _cost_trials(claim: Claim, index: TrialIndex, model: str, dataset: str) -> Trials | None:

@@ -40,7 +40,7 @@ class Results:
     """The trials of models on one dataset: a column of a table, a panel of a figure."""
 
     dataset: Dataset
-    trials: Mapping[str, Trials]  # by model, those without a record too
+    trials: Mapping[str, Trials]  # by model (or variant of one), those without a record too
     sizes: Sizes
 
     @property
@@ -60,7 +60,7 @@ class Results:
     @cached_property
     def aligned(self) -> dict[str, np.ndarray] | Refusal:
         """Model -> scores of the trials that all models with enough of them share, or why they cannot be compared."""
-        scores = {t.model: t.by_seeds() for t in self.good if len(t.good) >= MINIMUM_TRIALS}
+        scores = {name: t.by_seeds() for name, t in self.trials.items() if len(t.good) >= MINIMUM_TRIALS}
         if len(scores) < 2:
             return Refusal(f"fewer than two models have {MINIMUM_TRIALS} trials")
         shared = sorted(set.intersection(*(set(found) for found in scores.values())))
