@@ -336,7 +336,7 @@ def report(
 ) -> int:
     """Write tables, figures, scorecard and claims from the ledger; never trains."""
     from bench.commands.reports import write_report
-    from bench.report.findings import Setting
+    from bench.report.results import Setting
 
     use_plugins(plugin)
     return write_report(results, reports, Setting(chosen_split(split, settings), settings))
@@ -354,7 +354,7 @@ def verify(
 ) -> int:
     """Rebuild the report in memory and check it, and the stored predictions, against what is there."""
     from bench.commands.reports import verify as check
-    from bench.report.findings import Setting
+    from bench.report.results import Setting
 
     use_plugins(plugin)
     return check(results, reports, Setting(chosen_split(split, settings), settings), data)

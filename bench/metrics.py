@@ -98,6 +98,11 @@ def find_metric(name: str, num_classes: int | None = None) -> Metric:
     return metric
 
 
+def titled(title: str, metric: str) -> str:
+    """Return a dataset's title, with its metric where that is not accuracy."""
+    return title if metric == ACCURACY else f"{title} ({find_metric(metric).title})"
+
+
 def score(truth: np.ndarray, classes: np.ndarray, margins: np.ndarray | None = None) -> dict[str, float]:
     """Return every metric that the predictions allow, as fractions by name."""
     if len(truth) == 0:

@@ -7,7 +7,7 @@ from typing import Any
 from bench.cells import Cell
 from bench.environment import environment
 from bench.executors import Outcome
-from bench.records import CAP_REACHED
+from bench.records import is_capped
 from bench.reuse import PROTOCOL_REVISION
 
 
@@ -57,4 +57,4 @@ def _training(cell: Cell, training: dict[str, Any] | None) -> dict[str, Any]:
     if training is None:
         return {}
     kept = {name: value for name, value in training.items() if name != "curve"}
-    return {**kept, "capped": cell.labels.get("cap") is not None and training["stopped_by"] == CAP_REACHED}
+    return {**kept, "capped": is_capped(training, cell.labels.get("cap") is not None)}

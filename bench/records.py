@@ -21,6 +21,7 @@ MISSING = "missing"
 ERROR = "error"
 INTERRUPTED = "interrupted"
 PRUNED = "pruned"  # a tuning trial that was not worth finishing; neither an answer nor a failure
+COST = "cost"  # the purpose of records that were made to measure time and memory; None is to measure accuracy
 CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
 PART_OF_INFERENCE = "infer a part"  # a phase of cells that measure cost on a part of a graph
 STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED, PRUNED)
@@ -124,6 +125,11 @@ def _measured_better(earlier: Record, later: Record) -> bool:
     if later.get("purpose") is None:
         return False
     return earlier.get("purpose") is None or (under_load(earlier) is False and under_load(later) is not False)
+
+
+def is_capped(training: Mapping[str, Any], by_cap: bool) -> bool:
+    """Return whether a cap ended this training; `by_cap`: its limit on epochs was one, not the recipe's own."""
+    return by_cap and training.get("stopped_by") == CAP_REACHED
 
 
 def is_failure(record: Record) -> bool:

@@ -23,14 +23,14 @@ from bench.lanes import Winners, find_winners, warning_lines
 from bench.metrics import find_metric
 from bench.model import Model
 from bench.plugins import Plugins, load_plugins
-from bench.records import OK, Record, parse_statuses
+from bench.records import COST, OK, Record, parse_statuses
 from bench.reference import OWN
 from bench.registry import resolve_models, scan
 from bench.runner import RunOptions
 from bench.settings import DEFAULT_LANE, check_lane, parse_overrides, resolve_settings
 from bench.sizes import format_size, parse_duration, parse_size
 from bench.splits import draw_split, rule_for
-from bench.studies import COST, Study, find_study
+from bench.studies import Study
 
 USUAL_TRIALS = 10
 
@@ -95,14 +95,13 @@ def make_options(request: Request) -> RunOptions:
     )
 
 
-def make_plan(request: Request, console: Console, errors: Console) -> Plan:
+def make_plan(request: Request, console: Console, errors: Console, study: Study | None = None) -> Plan:
     """The cells that were asked for, with their datasets opened; what is in the way is said and noted."""
     check_results(request.results)
     plugins = load_plugins(request.plugins)
     plan = Plan(bad=list(plugins.broken), paths=plugins.paths)
     for reason in plugins.broken:
         say(errors, f"warning: {reason}")
-    study = None if request.study is None else find_study(request.study)
     if study is not None and study.purpose == COST and (request.jobs or 1) > 1:
         raise UserError(f"the study {study.name} runs one cell at a time; leave out --jobs")
     if plugins.broken:

@@ -38,11 +38,10 @@ from bench.model import Model
 from bench.predictions import Predictions, PredictionStore
 from bench.prepared import private_folder
 from bench.recording import make_record
-from bench.records import ERROR, OK, OOM, UNSUPPORTED, Record, machine_of, phase_seconds, under_load
+from bench.records import COST, ERROR, OK, OOM, UNSUPPORTED, Record, machine_of, phase_seconds, under_load
 from bench.registry import find_model, is_plugin, source_hash
 from bench.reuse import find_reusable, is_current, may_be_mended
 from bench.splits import draw_split, is_scored
-from bench.studies import COST
 from bench.worker import PROGRESS_INTERVAL, Job
 
 OnEvent = Callable[[Event], None]

@@ -79,6 +79,11 @@ def rule_for(dataset_rule: str, mode: str) -> str:
     return _SEALED + dataset_rule if mode == "sealed" else dataset_rule
 
 
+def base_rule(rule: str) -> str:
+    """The dataset's own rule behind one that a split mode made."""
+    return rule.rpartition(":")[2]
+
+
 def tuning_rule(dataset_rule: str) -> str:
     """The rule of a tuning trial: training and validation nodes of `sealed`, nothing scored on the others."""
     return _TUNING + dataset_rule

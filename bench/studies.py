@@ -1,8 +1,7 @@
-"""Studies: named lists of cells, read from studies.toml, that `run` works through and `report` draws."""
+"""Studies: named lists of cells that `run` works through. The paper's are in bench/paper/studies.toml."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,16 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
-from bench.text import nearest
 from bench.toml import read_toml
 
 if TYPE_CHECKING:
     from bench.datasets.catalogue import Dataset
     from bench.model import Model
 
-FILE = Path(__file__).with_suffix(".toml")
 EMBEDDED = "digits"  # needs no data: every study can be rehearsed on it
-COST = "cost"  # the purpose of records that were made to measure time and memory, see bench/runner.py
 
 
 @dataclass(frozen=True)
@@ -42,6 +38,7 @@ class Study:
     variants: tuple[Variant, ...]
     extra: str = ""  # datasets on which only we run it
     varied: tuple[str, ...] = ()  # the settings that a sweep varies
+    base: str = ""  # the variant over which the others gain something
     trials: int | None = None  # where it is not as many as usual
     purpose: str | None = None  # what its records are for, where that is not accuracy
     reference: str = ""  # the model by whose costs those of the others are divided
@@ -88,19 +85,23 @@ class Study:
         return [model for model in resolve_models(variant.models) if model in chosen]
 
 
-@functools.cache
-def studies() -> dict[str, Study]:
-    """All studies by name, in the file's order."""
-    return {name: _study(name, entry) for name, entry in read_toml(FILE).items()}
+FRONTIER = "frontier"  # the purpose of runs that look for the smallest memory limit, see bench/commands/frontier.py
+OWN_STUDIES = {
+    FRONTIER: Study(
+        FRONTIER,
+        about="the smallest memory limit within which a model runs, up to --memory-limit",
+        shows="",
+        datasets=EMBEDDED,
+        variants=(Variant("", "all"),),
+        trials=1,
+        purpose=FRONTIER,
+    )
+}
 
 
-def find_study(name: str) -> Study:
-    """The study of this name."""
-    known = studies()
-    found = known.get(name.strip().lower())
-    if found is None:
-        raise UserError(f"unknown study '{name}' (known: {', '.join(known)}).{nearest(name, known)}")
-    return found
+def read_studies(file: Path) -> dict[str, Study]:
+    """Return the studies of a TOML file by name, in its order."""
+    return {name: _study(name, entry) for name, entry in read_toml(file).items()}
 
 
 def _study(name: str, entry: Mapping[str, Any]) -> Study:
@@ -122,6 +123,7 @@ def _study(name: str, entry: Mapping[str, Any]) -> Study:
         tuple(variants),
         extra=entry.get("extra", ""),
         varied=tuple(vary),
+        base=entry.get("base", ""),
         trials=entry.get("trials"),
         purpose=entry.get("purpose"),
         reference=entry.get("reference", ""),

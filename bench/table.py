@@ -11,8 +11,21 @@ from typing import Any
 import pandas as pd
 
 from bench.cells import Cell
-from bench.records import CAP_REACHED, OK, Record, machine_of, memory_used, peak, score_of
-from bench.sizes import format_size
+from bench.records import (
+    LOADED,
+    OK,
+    Record,
+    is_capped,
+    machine_of,
+    memory_used,
+    peak,
+    prepared_bytes,
+    score_of,
+    seconds_per_epoch,
+    seconds_per_thousand_nodes,
+    under_load,
+)
+from bench.sizes import format_size, megabytes
 
 DATASET, MODEL, SETTINGS, YOURS, ARCHIVE, PAPER = "dataset", "model", "settings", "yours (n)", "reference (n)", "paper"
 SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES = "train s", "peak memory", "peak GPU memory", "failed", "notes"
@@ -53,8 +66,8 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
         DATASET: context.dataset_titles.get(first.dataset, first.dataset),
         MODEL: context.model_titles.get(first.model, first.model),
         SETTINGS: describe_settings(first),
-        YOURS: _accuracy(good),
-        ARCHIVE: _accuracy(context.reference(first)),
+        YOURS: scores_in_words(good),
+        ARCHIVE: scores_in_words(context.reference(first)),
         PAPER: context.paper(first),
         SECONDS: f"{statistics.median(_train_seconds(record) for record in good):.1f}" if good else "",
         MEMORY: _largest(_host_memory(record) for record in good),
@@ -64,7 +77,7 @@ def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context)
     }
 
 
-def _accuracy(records: Sequence[Record]) -> str:
+def scores_in_words(records: Sequence[Record]) -> str:
     """Mean ± spread (n), in per cent."""
     values = [score_of(record, "test") for record in records]
     return f"{mean_and_spread(values)} ({len(values)})" if values else ""
@@ -120,7 +133,7 @@ def _notes(cells: Sequence[Cell], records: Mapping[str, Record], context: Contex
 
 def _capped(cell: Cell, record: Record) -> bool:
     """The record may have been asked for in other words: --set max_epochs=2 is the same work as --max-epochs 2."""
-    return cell.labels.get("cap") is not None and record["training"]["stopped_by"] == CAP_REACHED
+    return is_capped(record["training"], cell.labels.get("cap") is not None)
 
 
 def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[str]:
@@ -141,4 +154,55 @@ def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[
         )
     if FAILED in frame:
         lines.append("failed: `why MODEL DATASET` tells the reasons; run --retry STATUS tries those cells again.")
+    return [*lines, f"Records: {records_at}"]
+
+
+# -- a run that measured cost ----------------------------------------------------------------------------------------
+
+CLEAN, DISTURBED = "clean", "under load"
+COSTS: dict[str, Callable[[Record], float | None]] = {
+    "preprocess s": lambda record: record["phases"]["preprocess"]["seconds"],
+    "s per epoch": seconds_per_epoch,
+    "infer s per 1,000 nodes": seconds_per_thousand_nodes,
+    "preprocess MB": lambda record: megabytes(memory_used(record, ("preprocess",))),
+    "train + infer MB": lambda record: megabytes(memory_used(record, ("train", "infer"))),
+    "prepared MB": lambda record: megabytes(prepared_bytes(record)),
+}
+
+
+def summarise_costs(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> pd.DataFrame:
+    """One row per dataset, model, machine and whether others disturbed it; medians over n cells."""
+    groups: dict[tuple[str, str, str, str], list[Record]] = {}
+    for cell in cells:
+        record = records.get(cell.key)
+        if record is not None:
+            state = record["status"] if record["status"] != OK else CLEAN if under_load(record) is False else DISTURBED
+            groups.setdefault((cell.dataset, cell.model, state, machine_of(record)), []).append(record)
+    rows = []
+    for (dataset, model, state, machine), found in groups.items():
+        names = (context.dataset_titles.get(dataset, dataset), context.model_titles.get(model, model))
+        measured = [_measured(cost, found) if state in (CLEAN, DISTURBED) else "" for cost in COSTS.values()]
+        rows.append((*names, *measured, str(len(found)), state, machine))
+    return pd.DataFrame(rows, columns=["dataset", "model", *COSTS, "n", "measured", "machine"], dtype=object)
+
+
+def _measured(cost: Callable[[Record], float | None], records: Sequence[Record]) -> str:
+    values = [value for record in records if (value := cost(record)) is not None]
+    if not values:
+        return ""
+    median = statistics.median(values)
+    return f"{median:.4g}" if median < 10_000 else f"{median:.0f}"  # no powers of ten
+
+
+def cost_caption(frame: pd.DataFrame, records_at: str) -> list[str]:
+    """What a reader must know about the numbers."""
+    lines = [
+        "Medians over n cells, run one at a time with nothing prepared in advance. s per epoch: after the first look "
+        "at the validation nodes, validation included. Memory: above what a worker has at its start."
+    ]
+    if DISTURBED in set(frame["measured"]):
+        lines.append(
+            f"under load: others used more than {LOADED:.0%} of the cell's number of processors meanwhile. The same "
+            "command measures these again; on a quiet machine they become clean."
+        )
     return [*lines, f"Records: {records_at}"]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from bench.cells import Cell, Protocol, make_cells
+from bench.paper.studies import studies
 from bench.predictions import Predictions, PredictionStore
 from bench.registry import models, source_hash
 from bench.settings import resolve_settings
-from bench.studies import studies
 from perf.cases import GB, Options
 from perf.measure import measure, scratch_folder
 from perf.records import TESTED, made_up_record
@@ -55,7 +55,7 @@ class BigReport:
 def run_report(task: dict[str, Any]) -> dict[str, Any]:
     """What `report` does but for writing the files."""
     start = time.perf_counter()
-    from bench.report.build import build_report
+    from bench.commands.reports import build_report
 
     report = build_report(Path(task["results"]))
     seconds = time.perf_counter() - start

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from ledgers import failed, made_up_records, write_ledger
 
+from bench.commands.paper import find_study
 from bench.ledger import Ledger
-from bench.paper import Claim, claims
+from bench.paper.audit import audit, audit_table, claim_counts
+from bench.paper.audit_ours import audit_ours
+from bench.paper.audit_paper import audit_paper
+from bench.paper.claims import Claim, claims
+from bench.paper.judgement import Check, judge
+from bench.paper.trial_index import TrialIndex
 from bench.records import PART_OF_INFERENCE
 from bench.registry import models
-from bench.report.audit import audit, audit_table, claim_counts
-from bench.report.audit_ours import audit_ours
-from bench.report.audit_paper import audit_paper
 from bench.report.evidence import Evidence
-from bench.report.findings import Findings, Setting
-from bench.report.judgement import Check, judge
-from bench.studies import find_study
+from bench.report.results import Setting
 
 CLAIMS = {claim.id: claim for claim in claims()}
 COST = dict(find_study("cost").variants[0].settings)  # a fixed number of epochs
@@ -31,8 +32,8 @@ def shifted(by: float) -> list[float]:
     return [value + by for value in STEADY]
 
 
-def findings(results: Path, records: list[dict[str, Any]], mode: str = "fresh") -> Findings:
-    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting(mode))
+def findings(results: Path, records: list[dict[str, Any]], mode: str = "fresh") -> TrialIndex:
+    return TrialIndex(Evidence(Ledger(write_ledger(results, records))), Setting(mode))
 
 
 def beats(datasets: tuple[str, ...] = ("photo",), **fields: Any) -> Claim:

@@ -11,25 +11,32 @@ from ledgers import failed, made_up_records, write_ledger
 from matplotlib.figure import Figure
 
 from bench.ledger import Ledger
-from bench.predictions import PredictionStore
-from bench.report.audit import audit
-from bench.report.build import make_tables
+from bench.paper.figures import drawn_of, grid_figure, scorecard_figure, sweep_figure
+from bench.paper.scorecard import scores
+from bench.paper.sections import paper_sections
+from bench.paper.trial_index import TrialIndex
+from bench.report.drawing import Drawing
 from bench.report.evidence import Evidence
-from bench.report.figures import (
-    all_figures,
-    pareto_figure,
-    scorecard_figure,
-    spread_figure,
-)
-from bench.report.findings import Findings, Setting
-from bench.report.paper_figures import drawn_of, grid_figure, sweep_figure, variants_figure
-from bench.report.rivals import ranking
-from bench.report.scorecard import scores
+from bench.report.figures import pareto_figure, spread_figure
+from bench.report.results import Results, Setting, results_of
+from bench.report.sections import Part, plain_sections
+from bench.report.table import Table
 from perf.report import write_big_ledger
 
 
-def findings(results: Path, records: list[dict[str, Any]]) -> Findings:
-    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting())
+def findings(results: Path, records: list[dict[str, Any]]) -> TrialIndex:
+    return TrialIndex(Evidence(Ledger(write_ledger(results, records))), Setting())
+
+
+def results(folder: Path, records: list[dict[str, Any]]) -> list[Results]:
+    found = findings(folder, records)
+    return results_of(found.evidence, found.setting)
+
+
+def parts(found: TrialIndex) -> list[Part]:
+    """Every table and figure of a report."""
+    sections = [*plain_sections(found.evidence, found.setting), *paper_sections(found.evidence, found.setting)]
+    return [part for section in sections for part in section.parts]
 
 
 def titles(figure: Figure | None) -> list[str]:
@@ -49,26 +56,26 @@ def on(machine: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_seconds_of_two_machines_stand_in_two_panels_and_memory_in_one(tmp_path: Path) -> None:
     slow = [made_up_records(model, "photo", [90.0, 91.0], seconds=50.0) for model in ("nagphormer", "gcn", "gat")]
     records = [*on("Slow 1", [*slow[0][:1], *slow[1], *slow[2]]), *on("Fast 2", slow[0][1:])]
-    figure = pareto_figure(findings(tmp_path / "a", records))
+    figure = pareto_figure(results(tmp_path / "a", records))
     # one model alone on the other machine is no comparison of seconds
     assert texts(figure) == ["Slow 1, 2 thread(s)", "main memory"]
     records += on("Fast 2", made_up_records("appnp", "photo", [90.0]))
-    figure = pareto_figure(findings(tmp_path / "b", records))
+    figure = pareto_figure(results(tmp_path / "b", records))
     assert texts(figure) == ["Fast 2, 2 thread(s)", "Slow 1, 2 thread(s)", "main memory"]
     assert titles(figure) == ["Photo"] * 3
-    assert pareto_figure(findings(tmp_path / "c", made_up_records("gcn", "photo", [90.0]))) is None
+    assert pareto_figure(results(tmp_path / "c", made_up_records("gcn", "photo", [90.0]))) is None
 
 
 def test_only_undisturbed_trainings_are_timed(tmp_path: Path) -> None:
     records = made_up_records("gcn", "photo", [90.0], seconds=10.0)
     records += made_up_records("gat", "photo", [89.0], seconds=20.0)
     slow = made_up_records("gat", "photo", [89.0, 89.5], seconds=500.0, others=0.5)[1:]
-    figure = pareto_figure(findings(tmp_path / "a", records + slow))
+    figure = pareto_figure(results(tmp_path / "a", records + slow))
     assert figure is not None
     assert [axis.get_xlabel() for axis in figure.axes] == ["training, s", "peak memory, MB"]
     assert max(line.get_xdata()[0] for line in figure.axes[0].lines if len(line.get_xdata()) == 1) == 20.0
     busy = made_up_records("gcn", "photo", [90.0], others=0.5) + records[1:]  # one clean model is no comparison
-    figure = pareto_figure(findings(tmp_path / "b", busy))
+    figure = pareto_figure(results(tmp_path / "b", busy))
     assert figure is not None and [axis.get_xlabel() for axis in figure.axes] == ["peak memory, MB"]
 
 
@@ -76,7 +83,7 @@ def test_the_front_goes_through_what_nothing_beats_in_both(tmp_path: Path) -> No
     records = made_up_records("gcn", "photo", [90.0], seconds=10.0, memory=10**8)
     records += made_up_records("gat", "photo", [89.0], seconds=20.0, memory=10**8)
     records += made_up_records("nagphormer", "photo", [95.0], seconds=40.0, memory=2 * 10**8)
-    figure = pareto_figure(findings(tmp_path, records))
+    figure = pareto_figure(results(tmp_path, records))
     assert figure is not None
     [front] = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
     assert front.get_xydata().tolist() == [[10.0, 90.0], [40.0, 95.0]]
@@ -85,14 +92,14 @@ def test_the_front_goes_through_what_nothing_beats_in_both(tmp_path: Path) -> No
 def test_a_study_is_drawn_where_there_are_two_variants_to_compare(tmp_path: Path) -> None:
     alone = made_up_records("nagphormer", "photo", [95.0]) + made_up_records("nagphormer+", "photo", [95.0])
     one = findings(tmp_path / "a", alone)
-    assert variants_figure(one, "readout") is None and grid_figure(one, "augmentation-grid", "mask_ratio", "x") is None
+    assert sweep_figure(one, "readout", "readout") is None and grid_figure(one, "augmentation-grid") is None
     more = made_up_records("nagphormer", "photo", [94.0], settings={"readout": "sum"})
     more += made_up_records("nagphormer", "computer", [90.0])
-    assert titles(variants_figure(findings(tmp_path / "b", alone + more), "readout")) == ["Photo"]
+    assert titles(sweep_figure(findings(tmp_path / "b", alone + more), "readout", "readout")) == ["Photo"]
     sweep = [
         r for k in (4, 6) for r in made_up_records("nagphormer", "pubmed", [9.0], settings={"layers": 1, "hops": k})
     ]
-    drawn = sweep_figure(findings(tmp_path / "c", sweep), "hops", "hops", "hops K")
+    drawn = sweep_figure(findings(tmp_path / "c", sweep), "hops", "hops K")
     assert titles(drawn) == ["Pubmed (not in the paper)"]  # which ran this study on the large graphs only
 
 
@@ -102,7 +109,7 @@ def layers(at: int, accuracies: list[float]) -> list[dict[str, Any]]:
 
 def test_few_trials_are_dots_without_an_interval_and_nothing_is_beyond_100(tmp_path: Path) -> None:
     few = findings(tmp_path / "few", layers(1, [99.0, 97.0]) + layers(2, [98.0, 99.0, 97.0]))
-    figure = sweep_figure(few, "layers", "layers", "layers L")
+    figure = sweep_figure(few, "layers", "layers L")
     assert figure is not None
     [axis] = figure.axes
     assert not axis.containers  # no error bars: those of two trials would reach from 85 to 111
@@ -116,7 +123,7 @@ def test_few_trials_are_dots_without_an_interval_and_nothing_is_beyond_100(tmp_p
     wide = [100.0, 100.0, 100.0, 99.0, 96.0]  # mean 99, s² = 12/4 = 3: 99 ± 2.776 · 1.732 / √5 = 99 ± 2.15
     other = made_up_records("nagphormer+", "photo", [80.0] * 5, settings={"layers": 1})
     enough = findings(tmp_path / "five", layers(1, wide) + layers(2, [97.0] * 5) + other)
-    figure = sweep_figure(enough, "layers", "layers", "layers L")
+    figure = sweep_figure(enough, "layers", "layers L")
     assert figure is not None
     [axis] = figure.axes
     [[low, high]] = axis.containers[0].lines[2][0].get_segments()
@@ -128,7 +135,7 @@ def test_few_trials_are_dots_without_an_interval_and_nothing_is_beyond_100(tmp_p
 def test_every_trial_is_a_point_and_the_scorecard_says_every_verdict(tmp_path: Path) -> None:
     [gone] = made_up_records("gat", "photo", [90.0])
     found = findings(tmp_path, [*made_up_records("nagphormer", "photo", [95.0, 96.0, 95.5]), failed(gone, "timeout")])
-    figure = spread_figure(found)
+    figure = spread_figure(results_of(found.evidence, found.setting))
     assert figure is not None and len(figure.axes[0].lines[0].get_xdata()) == 3
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["NAGphormer (3)"]
     said = texts(scorecard_figure(scores(found)))
@@ -137,7 +144,7 @@ def test_every_trial_is_a_point_and_the_scorecard_says_every_verdict(tmp_path: P
 
 def test_a_big_ledger_has_cells_of_every_study(tmp_path: Path) -> None:
     write_big_ledger(tmp_path, 600)
-    found = Findings(Evidence(Ledger(tmp_path)), Setting())
+    found = TrialIndex(Evidence(Ledger(tmp_path)), Setting())
     assert len(found.evidence.records) == 600 and not found.evidence.warnings
     for study in ("accuracy-small", "accuracy-large", "structural-encoding", "readout", "hops", "layers", "cost"):
         assert all(trials.good for trials in found.of_study(study)), study
@@ -146,10 +153,9 @@ def test_a_big_ledger_has_cells_of_every_study(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_figure_is_drawn(tmp_path: Path) -> None:
     write_big_ledger(tmp_path, 600)
-    found = Findings(Evidence(Ledger(tmp_path)), Setting())
-    names = [drawing.name for drawing in all_figures(found, scores(found), ranking(found), PredictionStore(tmp_path))]
-    assert names == [
-        "scorecard", "accuracy-and-cost", "trials", "training-curves", "readout", "hops", "layers", "augmentation-grid",
+    found = TrialIndex(Evidence(Ledger(tmp_path)), Setting())
+    assert [part.name for part in parts(found) if isinstance(part, Drawing)] == [
+        "trials", "training-curves", "accuracy-and-cost", "scorecard", "readout", "hops", "layers", "augmentation-grid",
     ]  # fmt: skip
 
 
@@ -162,7 +168,7 @@ def test_every_number_opens_what_it_rests_on(tmp_path: Path) -> None:
     records += made_up_records("nagphormer", "photo", [93.0, 94.0], settings={"structural_encoding": False})
     records += made_up_records("nagphormer", "computer", [88.0, 89.0])
     found = findings(tmp_path, records)
-    for table in make_tables(found, scores(found), ranking(found), audit(found)):
+    for table in (part for part in parts(found) if isinstance(part, Table)):
         for row in table.rows:
             for name, item in zip(table.header, row, strict=True):
                 if name not in NAMES and re.search(r"\d", item.text):

@@ -15,7 +15,7 @@ from bench import reference as module
 from bench.cells import Cell
 from bench.cli import app
 from bench.ledger import Ledger
-from bench.paper import published_accuracy
+from bench.paper.numbers import published_accuracy
 from bench.records import Record
 from bench.reference import Reference, folder_to_read, open_reference
 

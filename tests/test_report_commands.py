@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.commands import reports as commands
+from bench.commands.reports import build_report
 from bench.datasets.catalogue import datasets
-from bench.report.build import build_report
 
 STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]
 RIVAL = [88.0, 87.5, 88.5, 88.0, 87.0, 88.5, 88.0, 87.5, 88.0, 88.0]
@@ -36,7 +36,7 @@ def test_verify_rebuilds_the_same_bytes(results: Path, tmp_path: Path) -> None:
     code, output = bench("report", "--results", results, "--reports", reports)
     assert code == 0, output
     files = {str(path.relative_to(reports)) for path in reports.rglob("*") if path.is_file()}
-    assert {"index.html", "report.md", "tables/accuracy-small.tex", "figures/trials.svg", "figures/trials.png"} <= files
+    assert {"index.html", "report.md", "tables/accuracy-small.csv", "figures/trials.svg", "figures/trials.png"} <= files
     code, output = bench("verify", "--results", results, "--reports", reports)
     expected = f"{len(files)} files and 20 stored predictions checked, 0 of these against the labels; 0 wrong"
     assert code == 0 and expected in output

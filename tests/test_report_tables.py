@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,33 +11,32 @@ from typing import Any
 import pytest
 from ledgers import failed, made_up_records, write_ledger
 
+from bench.commands.paper import find_study
 from bench.datasets.catalogue import datasets
 from bench.errors import UserError
 from bench.ledger import Ledger
+from bench.paper.sections import paper_sections
+from bench.paper.tables import dataset_table, study_tables
+from bench.paper.trial_index import TrialIndex
 from bench.records import PART_OF_INFERENCE, address, machine_of
-from bench.report.audit import audit
-from bench.report.build import make_tables
 from bench.report.costs import in_brief
 from bench.report.evidence import Evidence
-from bench.report.findings import Findings, Setting, split_sizes
 from bench.report.page import Head, make_page
-from bench.report.rivals import ranking
-from bench.report.scorecard import scores
+from bench.report.results import Setting, split_sizes
+from bench.report.sections import plain_sections
 from bench.report.statistics import SplitSizes
-from bench.report.table import Entry, Table, entry, escape_latex, to_csv, to_latex, to_markdown
-from bench.report.tables import all_tables
-from bench.studies import find_study
+from bench.report.table import Entry, Table, entry, to_csv, to_markdown
 
 COST = dict(find_study("cost").variants[0].settings)  # a fixed number of epochs
 STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]  # mean 90.5
 
 
-def findings(results: Path, records: list[dict[str, Any]], **setting: str) -> Findings:
-    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting(**setting))
+def findings(results: Path, records: list[dict[str, Any]], **setting: str) -> TrialIndex:
+    return TrialIndex(Evidence(Ledger(write_ledger(results, records))), Setting(**setting))
 
 
-def tables(found: Findings) -> dict[str, Table]:
-    return {table.name: table for table in all_tables(found)}
+def tables(found: TrialIndex) -> dict[str, Table]:
+    return {"datasets": dataset_table(), **study_tables(found)}
 
 
 def place(table: Table, row: str, column: str, method: str = "") -> Entry:
@@ -97,8 +94,9 @@ def test_below_ten_trials_nothing_is_bold(tmp_path: Path) -> None:
     assert "Photo: undecided, fewer than two models have 10 trials." in table.caption
 
 
-def everything(found: Findings) -> dict[str, Table]:
-    return {table.name: table for table in make_tables(found, scores(found), ranking(found), audit(found))}
+def everything(found: TrialIndex) -> dict[str, Table]:
+    sections = [*plain_sections(found.evidence, found.setting), *paper_sections(found.evidence, found.setting)]
+    return {part.name: part for section in sections for part in section.parts if isinstance(part, Table)}
 
 
 @pytest.mark.parametrize("gone", [0, 12])  # a trial that makes ten, one that makes three
@@ -370,30 +368,5 @@ def test_markdown_escapes_what_it_would_read_as_markup() -> None:
     assert "a\\_b `run --set a_b=1\\|2` and \\`" in commands  # a lone backtick begins no command
 
 
-def test_latex_escapes_and_stands_on_its_own() -> None:
-    text = to_latex(AWKWARD)
-    assert "{}[1, 2]" in text and r"p{6cm}" in text
-    assert text.startswith("\\documentclass") and text.rstrip().endswith("\\end{document}")
-    assert "\\textbf{1 $\\pm$ 2 $|$ 3}" in text and "x\\_1 & " in text
-    assert escape_latex("a\\b~ü") == "a\\textbackslash{}b\\textasciitilde{}?"
-
-
 def test_csv_names_the_records() -> None:
     assert to_csv(AWKWARD).startswith('a_b,c|d,records\nx_1,1 ± 2 | 3,k1 k2\n"[1, 2]",')
-
-
-@pytest.mark.timeout(120)
-def test_every_latex_table_compiles_on_its_own(tmp_path: Path) -> None:
-    program = shutil.which("pdflatex")
-    if program is None:
-        pytest.skip("no pdflatex here; Debian's packages are texlive-latex-recommended and texlive-latex-extra")
-    records = made_up_records("nagphormer", "photo", STEADY) + made_up_records("gcn", "photo", shifted(-2.0))
-    records += [
-        failed(record, "oom", "100 % of _this_ #1 {x} ~ ^ \\ü") for record in made_up_records("gat", "cs", [90.0])
-    ]
-    tables = {**everything(findings(tmp_path / "results", records)), AWKWARD.name: AWKWARD}
-    for name, table in tables.items():
-        (tmp_path / f"{name}.tex").write_text(to_latex(table))
-        command = [program, "-interaction=nonstopmode", "-halt-on-error", "-draftmode", f"{name}.tex"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
-        assert done.returncode == 0, f"{name}: {done.stdout[-2000:]}"

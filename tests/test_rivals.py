@@ -5,32 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from ledgers import failed, made_up_records, write_ledger
 
 from bench.ledger import Ledger
-from bench.paper import control
-from bench.report.across import RankComparison
+from bench.paper.numbers import control
+from bench.paper.rivals import across_table, control_table
+from bench.paper.trial_index import TrialIndex
 from bench.report.evidence import Evidence
-from bench.report.figures import critical_difference_figure
-from bench.report.findings import Findings, Setting
-from bench.report.rivals import Ranking, across_table, control_table, ranking
+from bench.report.results import Setting
 from bench.report.table import Entry, Table
-from bench.report.tables import model_order
-from bench.studies import find_study
 
 STEADY = [90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.0, 90.5, 91.0, 90.5]
 JITTER = [0.5, -0.5, 0.0, 0.5, -0.5, 0.0, 0.5, -0.5, 0.0, 0.0]  # sums to nothing
-SMALL = find_study("accuracy-small")
 
 
 def shifted(by: float, jitter: bool = True) -> list[float]:
     return [value + by + (change if jitter else 0.0) for value, change in zip(STEADY, JITTER, strict=True)]
 
 
-def findings(results: Path, records: list[dict[str, Any]], mode: str = "fresh") -> Findings:
-    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting(mode))
+def findings(results: Path, records: list[dict[str, Any]], mode: str = "fresh") -> TrialIndex:
+    return TrialIndex(Evidence(Ledger(write_ledger(results, records))), Setting(mode))
 
 
 def row(table: Table, name: str) -> dict[str, Entry]:
@@ -38,8 +33,8 @@ def row(table: Table, name: str) -> dict[str, Entry]:
     return dict(zip(table.header, found, strict=True))
 
 
-def against(found: Findings) -> Table:
-    return control_table(found, SMALL, model_order("tab:normal-data"))
+def against(found: TrialIndex) -> Table:
+    return control_table(found)
 
 
 def test_the_control_is_the_papers_model() -> None:
@@ -76,7 +71,7 @@ def test_over_two_datasets_each_counts_the_same(tmp_path: Path) -> None:
         *[failed(record, "oom") for record in made_up_records("gat", "computer", STEADY[:3])],
     ]
     found = findings(tmp_path, records)
-    table = across_table(found, ranking(found))
+    table = across_table(found)
     gcn, gat = row(table, "GCN"), row(table, "GAT")
     assert gcn["These graphs"].text == "+1.00 [+1.00, +1.00]"  # (4 - 2) / 2, and the same whatever is resampled
     assert gcn["Graphs like these"].text == "+1.00 [-2.00, +4.00]"
@@ -84,64 +79,6 @@ def test_over_two_datasets_each_counts_the_same(tmp_path: Path) -> None:
     assert gcn["P(better)"].text.startswith("0.50 [")  # always on Photo, never on Computer but for its spread
     assert (gat["Datasets"].text, gat["These graphs"].text, gat["Failed"].text) == ("1", "", "Computer (oom)")
     assert gat["Failed"].keys and not any(entries[0].text == "SAN" for entries in table.rows)
-
-
-FIVE = ("photo", "computer", "pubmed", "cs", "physics")
-
-
-def three_on(names: tuple[str, ...], trials: int = 10) -> list[dict[str, Any]]:
-    return [
-        record
-        for dataset in names
-        for model, by in (("nagphormer", 1.0), ("gcn", 0.0), ("gat", -1.0))
-        for record in made_up_records(model, dataset, shifted(by)[:trials])
-    ]
-
-
-@pytest.mark.parametrize(("names", "trials"), [(FIVE[:4], 10), (FIVE, 9)])
-def test_few_datasets_or_trials_have_no_ranks_and_one_line_says_why(
-    tmp_path: Path, names: tuple[str, ...], trials: int
-) -> None:
-    found = findings(tmp_path, three_on(names, trials))
-    ranked = ranking(found)
-    table = across_table(found, ranked)
-    assert ranked.comparison is None and "Mean rank" not in table.header
-    [line] = [line for line in table.caption if "Friedman" in line]
-    assert line.startswith("No mean ranks and no Friedman test:")
-    assert line.endswith(f"here are 3, {len(names)} and as few as {trials}.")
-
-
-def test_a_failed_model_shares_the_last_place_and_one_not_run_is_not_ranked(tmp_path: Path) -> None:
-    records = three_on(FIVE)
-    gone = [failed(record, "oom") for dataset in FIVE for record in made_up_records("gt", dataset, [90.0])]
-    partly = made_up_records("san", "photo", [99.0, 99.0])
-    found = findings(tmp_path, [*records, *gone, *partly])
-    ranked = ranking(found)
-    assert ranked.comparison is not None
-    ranks = dict(zip(ranked.comparison.models, ranked.comparison.mean_ranks, strict=True))
-    assert ranks == {"nagphormer": 1.0, "gcn": 2.0, "gat": 3.0, "gt": 4.0}
-    table = across_table(found, ranked)
-    assert row(table, "NAGphormer")["Mean rank"].text == "1.00" and row(table, "GT")["Mean rank"].text == "4.00"
-    [reason] = [line for line in table.caption if line.startswith("No critical-difference diagram")]
-    assert "4 models on 5 datasets" in reason
-    assert critical_difference_figure(ranked) is None
-
-
-def test_without_three_models_there_are_no_ranks(tmp_path: Path) -> None:
-    found = findings(tmp_path, made_up_records("nagphormer", "photo", STEADY))
-    ranked = ranking(found)
-    assert ranked.comparison is None and critical_difference_figure(ranked) is None
-    assert any("here are 1, 1 and as few as 10" in line for line in across_table(found, ranked).caption)
-
-
-def test_with_power_the_diagram_is_drawn() -> None:
-    models, datasets = ("nagphormer", "gcn", "gat"), tuple(f"d{at}" for at in range(12))
-    p_values = np.array([[1, 0.04, 0.001], [0.04, 1, 0.6], [0.001, 0.6, 1]])
-    ranked = Ranking(RankComparison(models, datasets, (), (1.0, 2.4, 2.6), 0.001, 0.96, p_values), None)
-    figure = critical_difference_figure(ranked)
-    assert figure is not None
-    texts = {text.get_text() for text in figure.axes[0].texts}
-    assert any("NAGphormer" in text for text in texts) and any("GAT" in text for text in texts)
 
 
 @pytest.mark.parametrize("mode", ["frozen", "sealed"])

@@ -9,13 +9,14 @@ import pytest
 from ledgers import made_up_records, write_ledger
 
 from bench.ledger import Ledger
+from bench.paper.scorecard import scorecard, scores, without_not_run
+from bench.paper.trial_index import TrialIndex
 from bench.report.evidence import Evidence
-from bench.report.findings import Findings, Setting
-from bench.report.scorecard import scorecard, scores, without_not_run
+from bench.report.results import Setting
 
 
-def findings(results: Path, records: list[dict[str, Any]]) -> Findings:
-    return Findings(Evidence(Ledger(write_ledger(results, records))), Setting())
+def findings(results: Path, records: list[dict[str, Any]]) -> TrialIndex:
+    return TrialIndex(Evidence(Ledger(write_ledger(results, records))), Setting())
 
 
 def test_the_scorecard_has_every_published_accuracy_once(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_the_scorecard_judges_against_the_paper(
     counted = {"lower": "1 lower than the paper, 0 higher", "higher": "0 lower than the paper, 1 higher"}
     assert len(said) == (difference != "")
     assert all(counted.get(difference, "1 with no difference") in line for line in said)
-    short = without_not_run(table, Setting(lane="tuned"))
+    short = without_not_run(table, TrialIndex(known.evidence, Setting(lane="tuned")))
     assert len(table.rows) == len(found) == 135 and [row[1].text for row in short.rows] == ["NAGphormer"]
     assert short.caption[-1].startswith(
         "134 more were not run and stand in scorecard.csv only; `python -m bench run --study NAME --settings tuned`"

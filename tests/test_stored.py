@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from ledgers import made_up_records, write_ledger
 
+from bench.commands.stored import Checked, check_predictions
 from bench.datasets.catalogue import resolve
 from bench.datasets.store import open_dataset
 from bench.predictions import Predictions, PredictionStore
-from bench.report.stored import Checked, check_predictions
 from bench.splits import draw_split
 
 WRONG = 7  # nodes of the test set

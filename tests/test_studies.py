@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bench.commands.paper import find_study
 from bench.errors import UserError
+from bench.paper.studies import studies
 from bench.settings import field_types
-from bench.studies import find_study, studies
 
 
 def test_the_papers_studies_are_there() -> None:

@@ -12,7 +12,6 @@ from toy_models import find
 
 from bench import runner, worker
 from bench.claims import Claims
-from bench.costs import cost_caption, summarise_costs
 from bench.executors import meter
 from bench.executors.local import LocalExecutor
 from bench.executors.meter import LoadWatch
@@ -21,6 +20,7 @@ from bench.ledger import Ledger
 from bench.predictions import PredictionStore
 from bench.prepared import private_folder
 from bench.records import (
+    COST,
     PART_OF_INFERENCE,
     Record,
     inference_seconds,
@@ -34,8 +34,7 @@ from bench.records import (
 )
 from bench.reuse import find_reusable
 from bench.runner import RunOptions, Summary, pending, run_cells
-from bench.studies import COST
-from bench.table import Context
+from bench.table import Context, cost_caption, summarise_costs
 
 
 def record(status: str = "ok", others: float | None = 0.0, purpose: str | None = COST, **train: Any) -> dict[str, Any]:

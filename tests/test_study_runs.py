@@ -14,11 +14,12 @@ from typer.testing import CliRunner, Result
 from bench import registry
 from bench.cells import Cell
 from bench.cli import app
+from bench.commands.paper import find_study
 from bench.datasets.catalogue import datasets, resolve
 from bench.errors import UserError
 from bench.ledger import Ledger
+from bench.paper.studies import studies
 from bench.request import in_turn
-from bench.studies import find_study, studies
 
 
 @pytest.fixture(autouse=True)

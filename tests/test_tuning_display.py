@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tuning_toys import ring_search
 
+from bench.commands.tune_display import LiveTrialDisplay, TrialDisplay, make_trial_display, trial_line
 from bench.executors import Event
-from bench.tuning.display import LiveTrialDisplay, TrialDisplay, make_trial_display, trial_line
 from bench.tuning.study import Budget, Trial
 
 FIRST = Trial(0, "ok", {"hidden": 64, "rate": 1e-5}, 0.8, 12.0, 11.0, "a")

@@ -149,12 +149,13 @@ def test_tables_on_tuned_settings_name_the_budget_of_what_they_show(tmp_path: Pa
     evidence = Evidence(Ledger(write_ledger(tmp_path, records)))
     shown = Table("a", "A", ("model", "%"), ((Entry("GCN"), Entry("90.5", (records[0]["key"],))),))
     empty = Table("b", "B", ("model",), ((Entry("GCN"),),))
-    tuned = with_budgets([shown, empty], evidence, "tuned")
+    tuned = [with_budgets(table, evidence, "tuned") for table in (shown, empty)]
+    assert isinstance(tuned[0], Table)
     assert tuned[0].caption == (
         "Tuned: gcn on photo: 34 trials (30 complete, 4 oom) in 1.01 h, sampler tpe, space wide, seed 0.",
     )
     write_winner(winner_path(tmp_path, "tuned", "gcn", "mine"), Winner({}, {**FOUND, "dataset": "mine"}, WINNER.budget))
     evidence.records = [{**records[0], "dataset": "mine"}]  # a user's file
-    [own] = with_budgets([shown], evidence, "tuned")
-    assert own.caption[0].startswith("Tuned: gcn on mine: 34 trials")
-    assert tuned[1] == empty and with_budgets([shown, empty], evidence, "author") == [shown, empty]
+    own = with_budgets(shown, evidence, "tuned")
+    assert isinstance(own, Table) and own.caption[0].startswith("Tuned: gcn on mine: 34 trials")
+    assert tuned[1] == empty and with_budgets(shown, evidence, "author") == shown

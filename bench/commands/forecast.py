@@ -32,13 +32,12 @@ from bench.planning.forecast import (
     space_warning,
     within_budget,
 )
-from bench.records import OK, TIMEOUT, Record, wall_seconds
+from bench.records import COST, OK, TIMEOUT, Record, wall_seconds
 from bench.request import Plan, Request
 from bench.reuse import find_reusable
 from bench.runner import COST_NODES, RunOptions, run_cells
 from bench.sizes import format_duration, format_size
 from bench.splits import draw_split
-from bench.studies import COST
 from bench.table import describe_settings
 from bench.text import counted
 

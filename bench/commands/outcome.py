@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.cells import Cell
+from bench.commands.paper import published_accuracy
 from bench.console import say, show_table
-from bench.costs import cost_caption, summarise_costs
-from bench.datasets.catalogue import Dataset
 from bench.lanes import budget_lines
-from bench.metrics import ACCURACY, find_metric
-from bench.paper import published_accuracy
+from bench.metrics import titled
 from bench.planning.estimate import Estimator
-from bench.records import Record
+from bench.records import COST, Record
 from bench.reference import Reference
 from bench.sizes import format_duration
-from bench.studies import COST
-from bench.table import Context, caption, describe_settings, summarise
+from bench.table import Context, caption, cost_caption, describe_settings, summarise, summarise_costs
 from bench.text import counted
 
 if TYPE_CHECKING:
@@ -55,7 +52,7 @@ def show_summary(
     """The table, what a reader must know about it, and what stayed out."""
     context = Context(
         model_titles={model.name: model.title or model.name for model in plan.models},
-        dataset_titles={dataset.name: _title(dataset) for dataset in plan.datasets},
+        dataset_titles={dataset.name: titled(dataset.title, dataset.metric) for dataset in plan.datasets},
         twins={dataset.name for dataset in plan.datasets if dataset.is_twin},
         reference=reference.trials,
         paper=_printed,
@@ -82,11 +79,6 @@ def _agreements(cells: Sequence[Cell], records: dict[str, Record], reference: Re
         for group in conditions.values()
     )
     return [line for line in found if line]
-
-
-def _title(dataset: Dataset) -> str:
-    """Its title, with the metric where that is not accuracy."""
-    return dataset.title if dataset.metric == ACCURACY else f"{dataset.title} ({find_metric(dataset.metric).title})"
 
 
 def _printed(cell: Cell) -> str:

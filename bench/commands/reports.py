@@ -13,6 +13,8 @@ import numpy as np
 from rich.console import Console
 
 from bench.commands.frontier import FRONTIER
+from bench.commands.paper import paper_sections, published_accuracy
+from bench.commands.stored import check_predictions
 from bench.console import say, show_table, waiting_for
 from bench.datasets.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
@@ -20,13 +22,13 @@ from bench.ledger import Ledger
 from bench.model import Model
 from bench.reference import folder_to_read, is_reference, open_reference
 from bench.registry import find_model, models
-from bench.report.build import CONTENTS, DRAWN_BY, Report, build_report
 from bench.report.comparisons import PairedComparison, probability_of_outperforming
 from bench.report.entries import SEALED, brackets
 from bench.report.evidence import Evidence, Trials
-from bench.report.findings import Setting, compare_pairs, paired, split_sizes
+from bench.report.report import CONTENTS, DRAWN_BY, Report, make_report
+from bench.report.results import Setting, compare_pairs, paired, split_sizes
+from bench.report.sections import plain_sections
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Refusal
-from bench.report.stored import check_predictions
 from bench.settings import AUTHOR_LANE, TUNED_LANES, check_lane, parse_overrides
 
 _PICTURE = re.compile(rb"data:image/png;base64,[A-Za-z0-9+/=]*")
@@ -75,6 +77,13 @@ def _build(results: Path, setting: Setting, console: Console, errors: Console) -
     for warning in report.warnings:
         say(errors, f"warning: {warning}")
     return report
+
+
+def build_report(results: Path, setting: Setting | None = None, reference: Ledger | None = None) -> Report:
+    """Read the ledger and make every file of the report; a reference stands in for what the user's own results lack."""
+    evidence, setting = Evidence(Ledger(results), reference), setting or Setting()
+    sections = plain_sections(evidence, setting, published_accuracy) + paper_sections(evidence, setting)
+    return make_report(evidence, sections, setting)
 
 
 def _left_over(reports: Path, report: Report) -> list[Path]:

@@ -13,6 +13,7 @@ from bench.commands.cache import cache_in_use
 from bench.commands.display import make_display
 from bench.commands.forecast import Looks, expect, find_room_for, show_forecast
 from bench.commands.outcome import elsewhere_line, opening_line, show_summary
+from bench.commands.paper import find_study
 from bench.console import say
 from bench.environment import processor, usable_processors
 from bench.errors import UserError
@@ -22,6 +23,7 @@ from bench.ledger import Ledger, check_writable
 from bench.planning.estimate import Estimator, Forecaster
 from bench.planning.forecast import space_warning
 from bench.planning.sharing import are_small, cells_at_once
+from bench.records import COST
 from bench.reference import Reference, open_reference
 from bench.registry import source_hash
 from bench.request import Plan, Request, exit_code, make_options, make_plan
@@ -29,7 +31,6 @@ from bench.reuse import older_code_line
 from bench.runner import RunOptions, pending
 from bench.runner import run_cells as run_pending
 from bench.sizes import parse_duration
-from bench.studies import COST
 
 
 def run_request(request: Request) -> int:
@@ -50,7 +51,8 @@ def _run_request(request: Request, looks: Looks) -> int:
     console, errors = Console(), Console(stderr=True)
     options = make_options(request)
     devices = resolve_devices(request.device)
-    plan = make_plan(request, console, errors)
+    study = None if request.study is None else find_study(request.study)
+    plan = make_plan(request, console, errors, study)
     if not plan.cells:
         return exit_code(plan, {})
     options = replace(options, paths=plan.paths, purpose=plan.purpose)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from bench.commands.paper import studies
 from bench.console import say, show_table, waiting_for
 from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
@@ -24,7 +25,6 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
     """Names, aliases and groups, those of plug-ins included, or what one of them stands for; returns the exit code."""
     from bench.datasets.catalogue import datasets
     from bench.registry import scan
-    from bench.studies import studies
 
     console, broken = Console(), _broken(plugins)
     if what in ("models", "both", "all"):
@@ -36,7 +36,7 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
     if what == "all":
         say(console, "")
     if what in ("studies", "all"):
-        _list_studies(console, studies().values())
+        _list_studies(console, list(studies().values()))
     if what not in KINDS:
         _list_one(console, what)
     for reason in broken:
@@ -48,7 +48,6 @@ def _list_one(console: Console, word: str) -> None:
     """A model with its settings, or the rows of a group, a dataset or a study."""
     from bench.datasets.catalogue import GROUPS, datasets
     from bench.registry import scan, simplify
-    from bench.studies import studies
 
     registry, lower = scan(), word.lower()
     graphs = [item for item in datasets().values() if lower in (item.name, *item.aliases, *item.groups)]
@@ -107,7 +106,7 @@ def _list_datasets(console: Console, datasets: Iterable[Dataset]) -> None:
     say(console, f"Groups of datasets: {', '.join(GROUPS)}. A graph of your own is named by the path of its .npz file.")
 
 
-def _list_studies(console: Console, studies: Iterable[Study]) -> None:
+def _list_studies(console: Console, studies: Sequence[Study]) -> None:
     rows = [
         (
             study.name,

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from bench.cells import Protocol
 from bench.commands.cache import cache_in_use
+from bench.commands.tune_display import make_trial_display, written
 from bench.console import say
 from bench.datasets.catalogue import Dataset, resolve
 from bench.datasets.store import Stored, cache_root, spelled_out
@@ -47,7 +48,6 @@ from bench.splits import tuning_rule
 from bench.text import nearest
 from bench.tuning.choosing import best, best_so_far, cheapest, front, outcomes
 from bench.tuning.conclusion import importance, make_winner, write_trials
-from bench.tuning.display import make_trial_display, written
 from bench.tuning.driver import Driver
 from bench.tuning.sampling import SlotSampler
 from bench.tuning.search import OBJECTIVES, Search, sealed_away

@@ -23,6 +23,7 @@ from bench.records import (
     OK,
     Record,
     inference_seconds,
+    is_capped,
     memory_used,
     prepared_bytes,
     seconds_per_epoch,
@@ -145,7 +146,7 @@ def tells_enough(record: Record) -> bool:
 
 
 def _cut_short(record: Record) -> bool:
-    return record["training"]["stopped_by"] == CAP_REACHED and record["labels"].get("cap") is not None
+    return is_capped(record["training"], record["labels"].get("cap") is not None)
 
 
 def at_least(record: Record, epochs: float) -> float:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bench.report.evidence import Trials
-from bench.report.findings import Findings, Setting, compare_pairs, model_title, paired
-from bench.report.statistics import Interval, Refusal, SplitSizes, summarise, summarise_times
+from bench.report.results import Setting, Sizes, compare_pairs, each_once, model_title, paired
+from bench.report.statistics import Interval, Refusal, summarise, summarise_times
 from bench.report.table import Entry
 
 MISSING, NO_SETTINGS = "–", "†"
@@ -18,16 +18,19 @@ SEALED = (
 )
 
 
+SCORES = "Test accuracy in %: mean ± sample standard deviation (n trials)."
+
+
 def accuracy_entry(
-    trials: Trials | None, bold: bool = False, paper: str = "", mark_keys: tuple[str, ...] = ()
+    trials: Trials | None, bold: bool = False, remark: str = "", mark_keys: tuple[str, ...] = ()
 ) -> Entry:
-    """Mean ± spread (n), then whatever a reader must know about it."""
+    """Mean ± spread (n), then whatever a reader must know about it; a remark goes into the note."""
     if trials is None:
         return Entry("")
     marks = [f"{count} {status}" for status, count in trials.failures.items()]
     if not trials.good:
         text = ", ".join(status if count == 1 else f"{count} {status}" for status, count in trials.failures.items())
-        return Entry(text or MISSING, trials.keys, note=_notes(reasons(trials) if text else trials.command, paper))
+        return Entry(text or MISSING, trials.keys, note=_notes(reasons(trials) if text else trials.command, remark))
     summary = summarise(trials.accuracies)
     text = f"{summary.mean:.2f}" + (f" ± {summary.std:.2f}" if summary.std is not None else "") + f" ({summary.n})"
     text += NO_SETTINGS if trials.lane == "default" else ""
@@ -36,7 +39,7 @@ def accuracy_entry(
     if trials.reference:
         marks.append("reference")
     interval = f"95 % interval {summary.interval.low:.2f} to {summary.interval.high:.2f}" if summary.interval else ""
-    note = _notes(interval, reasons(trials), paper)
+    note = _notes(interval, reasons(trials), remark)
     return Entry(" ".join([text, *(f"[{mark}]" for mark in marks)]), trials.keys, bold, note, summary.mean, mark_keys)
 
 
@@ -49,7 +52,7 @@ def reasons(trials: Trials) -> str:
     return "; ".join(dict.fromkeys(str(record["reason"]) for record in trials.records if record["reason"]))
 
 
-def gain_entry(trials: Trials | None, other: Trials | None, sizes: SplitSizes | None) -> Entry:
+def gain_entry(trials: Trials | None, other: Trials | None, sizes: Sizes) -> Entry:
     """The mean paired difference with its interval."""
     if trials is None or other is None:
         return Entry("")
@@ -81,18 +84,13 @@ def median_entry(values: Sequence[float | None], keys: tuple[str, ...]) -> Entry
     return Entry(text, keys, note=note, value=summary.median)
 
 
-def protocol_lines(findings: Findings, study: str) -> list[str]:
-    """What the numbers of a study's table are, under which protocol, and what the marks mean as far as they occur."""
-    line = "Test accuracy in %: mean ± sample standard deviation (n trials)."
-    return [line, *setting_lines(findings, findings.in_table(study), study)]
-
-
-def setting_lines(findings: Findings, shown: Iterable[Trials], study: str = "", marked: bool = True) -> list[str]:
-    """Split mode and settings lane, where they do not hold, what is missing, and what the marks mean.
+def setting_lines(setting: Setting, shown: Iterable[Trials], marked: bool = True, fill: str = "") -> list[str]:
+    """Say the split mode and the lane, where the latter does not hold, what is missing, and what the marks mean.
 
     `marked` says that a dagger stands where a model had no settings of the lane; otherwise such models are named.
+    `fill` is the command that runs what is missing.
     """
-    shown, setting = list(shown), findings.setting
+    shown = list(shown)
     lines = [
         f"Splits: {setting.mode}. Settings: {setting.lane}, nothing set by hand but what a row names; the table of "
         "models says where they come from."
@@ -103,19 +101,11 @@ def setting_lines(findings: Findings, shown: Iterable[Trials], study: str = "", 
     if without and marked:
         lines.append(f"{NO_SETTINGS}: the model has no {setting.lane} settings for this graph; its defaults.")
     elif without:
-        names = ", ".join(dict.fromkeys(model_title(trials.model) for trials in without))
+        names = ", ".join(each_once(model_title(trials.model) for trials in without))
         lines.append(f"With their defaults, for lack of {setting.lane} settings for a graph: {names}.")
-    if study and any(not trials.records for trials in shown):
-        lines.append(f"{MISSING}: not run yet; `{fill_command(setting, study)}` runs it.")
+    if fill and any(not trials.records for trials in shown):
+        lines.append(f"{MISSING}: not run yet; `{fill}` runs it.")
     return lines + mark_lines(shown)
-
-
-def fill_command(setting: Setting, study: str) -> str:
-    """What runs all that is missing of a study."""
-    options = [f"--study {study}"]
-    options += [f"--split {setting.mode}"] if setting.mode != "fresh" else []
-    options += [f"--settings {setting.lane}"] if setting.lane != "author" else []
-    return " ".join(["python -m bench run", *options])
 
 
 def mark_lines(shown: Iterable[Trials]) -> list[str]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.cells import canonical_json, config_on
-from bench.datasets.catalogue import Dataset, datasets
+from bench.datasets.catalogue import Dataset, datasets, recorded_dataset
 from bench.lanes import find_winner
 from bench.ledger import Ledger
 from bench.model import Model
-from bench.records import CAP_REACHED, INTERRUPTED, OK, Record, address, newest, score_of
+from bench.records import INTERRUPTED, OK, Record, address, is_capped, metric_of, newest, score_of
 from bench.registry import models
 from bench.reuse import is_current
 from bench.settings import resolve_settings
-from bench.splits import is_scored, rule_for
-from bench.studies import Study
-from bench.text import as_typed
+from bench.splits import base_rule, is_scored, rule_for
+from bench.text import as_typed, settings_as_typed
 
 # What tables and figures read, beyond what the ledger itself asks of a record; numbers where it says so.
 _FIELDS = (
@@ -31,6 +31,7 @@ _NUMBERS_OF_OK = (
     "phases.infer.seconds",
 )  # fmt: skip
 _TEST_ACCURACY = "metrics.test.accuracy"  # which a tuning trial has not
+_NOTHING = object()
 _NAMED = 3  # keys that a warning names; the ledger has the others
 
 
@@ -40,13 +41,14 @@ class Trials:
 
     model: str
     dataset: str
-    variant: str
+    rule: str  # of the splits, without the mode
+    variant: str  # what is set beside the lane, or how a study calls that
     mode: str
     lane: str  # the lane that was found: a model without settings for this dataset runs with its defaults
     records: tuple[Record, ...] = ()  # the standing record of each cell (of measurements, on each machine), by seeds
     reference: bool = False  # whether they are the archive's, not the user's
     command: str = ""  # what would fill it
-    epochs: int = 0  # the configuration's own limit
+    epochs: float = 0  # the configuration's own limit: what ended earlier was capped
     config: str = ""  # the configuration without that limit, as canonical JSON
 
     @property
@@ -59,7 +61,7 @@ class Trials:
 
     @property
     def accuracies(self) -> list[float]:
-        """Test accuracies in per cent."""
+        """Return the test scores in per cent, by the dataset's metric."""
         return [score_of(record, "test") for record in self.good]
 
     @property
@@ -70,13 +72,10 @@ class Trials:
     @property
     def capped(self) -> int:
         """How many were ended by a limit on epochs that is not the configuration's own."""
-        return sum(
-            record["training"].get("stopped_by") == CAP_REACHED and record["config"]["max_epochs"] < self.epochs
-            for record in self.good
-        )
+        return sum(is_capped(record["training"], record["config"]["max_epochs"] < self.epochs) for record in self.good)
 
     def by_seeds(self) -> dict[tuple[int, int], float]:
-        """(split seed, init seed) -> test accuracy in per cent: what pairs trials of two models."""
+        """(split seed, init seed) -> test score in per cent: what pairs trials of two models."""
         return {_seeds(record): accuracy for record, accuracy in zip(self.good, self.accuracies, strict=True)}
 
 
@@ -85,7 +84,8 @@ class Evidence:
 
     def __init__(self, ledger: Ledger, reference: Ledger | None = None) -> None:
         """Where a reference is given, it stands in for what the ledger has no trial of."""
-        self.results = ledger.results
+        self.results, self.reference = ledger.results, reference
+        self.folders = [self.results] if reference is None else [self.results, reference.results]
         self.warnings = list(ledger.warnings)
         self.own = self._standing(ledger)
         addresses = set(map(address, self.own))
@@ -175,15 +175,14 @@ class Evidence:
         variant: str = "",
         mode: str = "fresh",
         lane: str = "author",
-        study: Study | None = None,
+        purpose: str | None = None,
+        study: str = "",
     ) -> Trials:
         """The trials that were run with these settings; with a cap only where none was finished without.
 
-        A cell that somebody stopped has no outcome and is not among them.
-
-        Where the study has a purpose of its own, those that were made for it; otherwise those made for accuracy.
+        A cell that was stopped by hand has no outcome and is not among them. Those made for a purpose, where one is
+        given; `study` is what makes such records.
         """
-        purpose = study.purpose if study else None
         winner = find_winner(self.results, lane, model.name, dataset)
         tuned = winner.settings if winner else None
         resolved = resolve_settings(model, dataset.settings_name, lane, settings, tuned=tuned)
@@ -191,22 +190,55 @@ class Evidence:
         work = (model.name, dataset.name, rule, config, purpose)
         outcomes = (record for record in self._by_work.get(work, ()) if record["status"] != INTERRUPTED)
         wanted = resolved.config.max_epochs
-        found = [r for r in outcomes if _of_mode(r, mode) and r["config"]["max_epochs"] <= wanted]
-        finished = [record for record in found if record["status"] == OK]
-        length = max((record["config"]["max_epochs"] for record in finished or found), default=wanted)
-        found = [record for record in found if record["config"]["max_epochs"] == length]
+        which = [*([f"--study {study}"] if purpose else []), f"--models {model.name}", f"--datasets {dataset.name}"]
+        found = _longest([r for r in outcomes if _of_mode(r, mode) and r["config"]["max_epochs"] <= wanted])
         return Trials(
             model.name,
             dataset.name,
+            dataset.split_rule,
             variant,
             mode,
             resolved.labels["settings"],
             tuple(sorted(found, key=_seeds)),
             any(address(record) not in self._own_addresses for record in found),
-            _command(model, dataset, settings or {}, mode, lane, study.name if study and purpose else ""),
+            run_command(mode, lane, which, None if purpose else settings),  # a study with a purpose has its own
             wanted,
             config,
         )
+
+    def conditions(self) -> list[Trials]:
+        """Return the trials of every condition that was run for its scores, as the labels of its records name it."""
+        found = []
+        for (model, dataset, rule, config, purpose), records in self._by_work.items():
+            outcomes: dict[str, list[Record]] = defaultdict(list)
+            for record in records:
+                if purpose is None and is_scored(rule) and record["status"] != INTERRUPTED:
+                    outcomes[str(record["labels"].get("mode", "fresh"))].append(record)
+            for mode, several in outcomes.items():
+                kept = tuple(sorted(_longest(several), key=_seeds))
+                labels = kept[0]["labels"]
+                variant, lane = settings_as_typed(labels.get("set", {})), str(labels.get("settings", ""))
+                reference = any(address(record) not in self._own_addresses for record in kept)
+                cap = math.inf if labels.get("cap") is not None else 0
+                found.append(
+                    Trials(model, dataset, base_rule(rule), variant, mode, lane, kept, reference, "", cap, config)
+                )
+        return sorted(found, key=lambda t: (t.dataset, t.model, t.lane, t.variant, t.mode, t.rule, t.config))
+
+    def datasets(self, mode: str) -> list[Dataset]:
+        """Return the datasets with results under this split mode, each under every rule; the catalogue's come first."""
+        rules = {
+            (dataset, base_rule(rule)): metric_of(records[0])
+            for (_, dataset, rule, _, purpose), records in self._by_work.items()
+            if purpose is None and is_scored(rule) and rule == rule_for(base_rule(rule), mode)
+        }
+        order = list(datasets())
+        return [
+            recorded_dataset(name, rule, metric)
+            for (name, rule), metric in sorted(
+                rules.items(), key=lambda item: (order.index(item[0][0]) if item[0][0] in order else len(order), item)
+            )
+        ]
 
 
 def _results(records: Iterable[Record]) -> set[str]:
@@ -232,37 +264,35 @@ def _seeds(record: Record) -> tuple[int, int]:
     return record["split"]["seed"], record["seed"]
 
 
+def _longest(records: list[Record]) -> list[Record]:
+    """Those of the longest training, of which a cap shortened the others; what failed counts where nothing finished."""
+    finished = [record for record in records if record["status"] == OK]
+    longest = max((record["config"]["max_epochs"] for record in finished or records), default=0)
+    return [record for record in records if record["config"]["max_epochs"] == longest]
+
+
 def _without_cap(config: Mapping[str, Any]) -> str:
     return canonical_json({name: value for name, value in config.items() if name != "max_epochs"})
 
 
 def _lacks(record: Record) -> str | None:
     """The first field that is not there, or not a number where it must be one."""
-    for path in _FIELDS:
-        if not _has(record, path):
+    numbers: tuple[str, ...] = ()
+    if record["status"] == OK:
+        numbers = (*_NUMBERS_OF_OK, *([_TEST_ACCURACY] if is_scored(record["split"]["rule"]) else []))
+    for path in (*_FIELDS, *numbers):
+        value: Any = record
+        for name in path.split("."):
+            value = value.get(name, _NOTHING) if isinstance(value, Mapping) else _NOTHING
+        if value is _NOTHING or (path in numbers and not isinstance(value, (int, float))):
             return path
-    if record["status"] != OK:
-        return None
-    numbers = (*_NUMBERS_OF_OK, _TEST_ACCURACY) if is_scored(record["split"]["rule"]) else _NUMBERS_OF_OK
-    return next((path for path in numbers if not _has(record, path, number=True)), None)
+    return None
 
 
-def _has(record: Record, path: str, number: bool = False) -> bool:
-    value: Any = record
-    for name in path.split("."):
-        if not isinstance(value, Mapping) or name not in value:
-            return False
-        value = value[name]
-    return isinstance(value, (int, float)) or not number
-
-
-def _command(
-    model: type[Model], dataset: Dataset, settings: Mapping[str, Any], mode: str, lane: str, study: str
-) -> str:
-    """What fills a place; `study` where only the study makes such records, with the settings that it has itself."""
-    options = [f"--study {study}"] if study else []
-    options += [f"--models {model.name}", f"--datasets {dataset.name}"]
+def run_command(mode: str, lane: str, which: Sequence[str], settings: Mapping[str, Any] | None = None) -> str:
+    """Return the command that runs what is missing; `which` says what that is, as options of `run`."""
+    options = [*which]
     options += [f"--split {mode}"] if mode != "fresh" else []
     options += [f"--settings {lane}"] if lane != "author" else []
-    options += [f"--set {key}={as_typed(value)}" for key, value in settings.items() if not study]
+    options += [f"--set {key}={as_typed(value)}" for key, value in (settings or {}).items()]
     return " ".join(["python -m bench run", *options])

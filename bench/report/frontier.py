@@ -10,7 +10,7 @@ from bench.datasets.catalogue import datasets
 from bench.ledger import FRONTIER, Ledger
 from bench.records import DIVERGED, OK, OOM, Record, machine_of
 from bench.registry import models
-from bench.report.findings import dataset_title, model_title
+from bench.report.results import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
 from bench.sizes import MEGABYTE
 from bench.text import settings_as_typed

@@ -1,4 +1,4 @@
-"""One cell and what stands beside it: mean and interval, the paper's number, what n trials can show, seconds.
+"""One cell and what stands beside it: mean and interval, a reported number, what n trials can show, seconds.
 
 Pure functions: arrays in, small frozen dataclasses out. Accuracies are percent points, standard deviations are sample
 ones (ddof 1), larger is better except for seconds. Comparisons of models are in `comparisons`, statements over several
@@ -81,7 +81,7 @@ Verdict = Literal["reproduced", "higher", "lower", "undecided"]
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Ours minus the paper's, with the 90 % interval that the two one-sided 5 % tests look at."""
+    """Ours minus the reported, with the 90 % interval that the two one-sided 5 % tests look at."""
 
     verdict: Verdict
     difference: float
@@ -176,29 +176,29 @@ def welch(first: Reported, second: Reported, confidence: float = CONFIDENCE) -> 
     )
 
 
-def compare_with_paper(
+def compare_with_reported(
     ours: Values,
-    paper: Reported,
+    reported: Reported,
     split_std: float | None = None,
     floor: float = 0.5,
     minimum_trials: int = MINIMUM_TRIALS,
 ) -> Equivalence:
     """Two one-sided tests against ± max(floor, 2 split_std), where the bound is how far luck with a split can carry.
 
-    The paper's own uncertainty is in the standard error. Reproduced: the 90 % interval lies within the bound; higher or
-    lower: it lies beyond; each of these is wrong in at most 5 % of cases, and whatever straddles a bound is undecided.
-    That holds for a given bound. One from data is itself a matter of luck, so take `split_std` from `pooled_spread`
-    over the models of the dataset: exactly at the bound, 5 % are then called reproduced and 6 % higher with fourteen
-    models of ten trials, 7 % and 11 % with three, 9 % and 20 % with the model's own ten values alone.
+    The uncertainty of what was reported is in the standard error. Reproduced: the 90 % interval lies within the bound;
+    higher or lower: it lies beyond; each of these is wrong in at most 5 % of cases, and whatever straddles a bound is
+    undecided. That holds for a given bound. One from data is itself a matter of luck, so take `split_std` from
+    `pooled_spread` over the models of the dataset: exactly at the bound, 5 % are then called reproduced and 6 % higher
+    with fourteen models of ten trials, 7 % and 11 % with three, 9 % and 20 % with the model's own ten values alone.
     """
     array = as_values(ours)
     n, mean = len(array), float(array.mean())
     bound = max(floor, 2 * (split_std or 0.0))
     if n == 1:
-        return Equivalence("undecided", mean - paper.mean, None, bound, n)
-    compared = welch(Reported(mean, spread(array), n), paper, confidence=1 - 2 * ALPHA)
+        return Equivalence("undecided", mean - reported.mean, None, bound, n)
+    compared = welch(Reported(mean, spread(array), n), reported, confidence=1 - 2 * ALPHA)
     verdict = _verdict(compared.interval, bound) if n >= minimum_trials else "undecided"
-    wide = welch(Reported(mean, spread(array), n), paper).interval
+    wide = welch(Reported(mean, spread(array), n), reported).interval
     return Equivalence(verdict, compared.difference, compared.interval, bound, n, wide)
 
 

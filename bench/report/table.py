@@ -1,4 +1,4 @@
-"""A table before it has a form, and its forms: Markdown, LaTeX, CSV. The page has its own."""
+"""A table before it has a form, and its forms: Markdown and CSV. The page has its own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ import re
 from dataclasses import dataclass, replace
 
 from tabulate import tabulate
-
-_LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
-_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
-_LATEX |= {"±": r"$\pm$", "−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "→": r"$\rightarrow$", "·": r"$\cdot$"}
-_LATEX |= {"×": r"$\times$", "τ": r"$\tau$", "α": r"$\alpha$", "γ": r"$\gamma$", "<": "$<$", ">": "$>$", "|": "$|$"}
-_LATEX |= {"†": r"\dag{}", "…": r"\dots{}", "–": r"{\textendash}", "`": "'"}
-_LONG = 48  # letters: a longer text is broken into lines
 
 
 @dataclass(frozen=True)
@@ -38,6 +31,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     caption: tuple[str, ...] = ()  # sentences that a reader must know
+    brief: Table | None = None  # as a reader gets it, where only the CSV file has everything
 
 
 def entry(text: str) -> Entry:
@@ -91,54 +85,6 @@ def _escape_markdown(text: str) -> str:
         part.replace("|", r"\|") if at % 2 else re.sub(r"([\\|*_<>`])", r"\\\1", part) for at, part in enumerate(parts)
     ]
     return " ".join("".join(escaped).split())
-
-
-def to_latex(table: Table) -> str:
-    """A document of its own with one booktabs table, the title above it and the caption below, as wide as the table."""
-    lines = [
-        r"\documentclass[border=6pt]{standalone}",
-        r"\usepackage[T1]{fontenc}",
-        r"\usepackage{array,booktabs}",
-        r"\newsavebox{\body}",
-        r"\begin{document}",
-        rf"\begin{{lrbox}}{{\body}}\begin{{tabular}}{{{''.join(_latex_columns(table))}}}",
-        r"\toprule",
-        " & ".join(escape_latex(text) for text in table.header) + r" \\",
-        r"\midrule",
-        *(" & ".join(map(_latex, row)) + r" \\" for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}\end{lrbox}",
-        r"\begin{minipage}{\wd\body}",
-        rf"\textbf{{{escape_latex(table.title)}}}\par\medskip",
-        r"\usebox{\body}\par\medskip",
-        r"\footnotesize\raggedright",
-        *(rf"{escape_latex(line)}\par" for line in table.caption),
-        r"\end{minipage}",
-        r"\end{document}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _latex_columns(table: Table) -> list[str]:
-    """Names to the left, numbers centred; a column of sentences is broken into lines."""
-    longest = [max((len(row[at].text) for row in table.rows), default=0) for at in range(len(table.header))]
-    return [
-        r">{\raggedright\arraybackslash}p{6cm}" if length > _LONG else "l" if at == 0 else "c"
-        for at, length in enumerate(longest)
-    ]
-
-
-def _latex(item: Entry) -> str:
-    text = escape_latex(item.text)
-    if text.startswith(("[", "*")):
-        text = "{}" + text  # the end of the row above would take these for its own options
-    return rf"\textbf{{{text}}}" if item.bold and text else text
-
-
-def escape_latex(text: str) -> str:
-    """Text as LaTeX prints it; what it cannot print becomes a question mark."""
-    written = (_LATEX.get(character, character) for character in " ".join(text.split()))
-    return "".join(part if part.isascii() else "?" for part in written).replace("--", "-{}-")
 
 
 def to_csv(table: Table) -> str:

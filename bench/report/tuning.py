@@ -16,9 +16,9 @@ from opda.nonparametric import EmpiricalDistribution
 from bench.datasets.catalogue import datasets
 from bench.lanes import find_winner
 from bench.records import OK, address
-from bench.registry import models
 from bench.report.drawing import STYLE, Drawing, as_files, legend_below, looks, panels
 from bench.report.evidence import Evidence
+from bench.report.results import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
 from bench.settings import TUNED_LANES
 from bench.tuning.winners import read_studies
@@ -41,10 +41,15 @@ def independent_draws(study: Mapping[str, Any], trials: Sequence[Mapping[str, An
     Only a random search without pruning draws so, and the published settings were not drawn at all.
     """
     identity = study["identity"]
-    if identity["sampler"] != "random" or identity["pruning"]:
+    if identity["sampler"] != "random" or may_prune(study):
         return None
     drawn = [trial for trial in trials if trial["trial"] > 0 or not study["published_first"]]
     return np.array([0.0 if trial["val_accuracy"] is None else trial["val_accuracy"] for trial in drawn])
+
+
+def may_prune(study: Mapping[str, Any]) -> bool:
+    """Whether trials of the study could be ended early; older files say so in its identity."""
+    return bool(study.get("pruning", study["identity"].get("pruning")))
 
 
 def expected_best(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -79,7 +84,7 @@ def tuning_drawing(results: Path) -> Drawing | None:
                 axis.plot(counts, middle, color=look["color"], linestyle=":")
                 axis.fill_between(counts, below, above, color=look["color"], alpha=0.15, linewidth=0)
         for axis, name in zip(axes, names, strict=True):
-            axis.set(title=_title(name), xlabel="trials", ylabel="best validation accuracy %")
+            axis.set(title=dataset_title(name), xlabel="trials", ylabel="best validation accuracy %")
             axis.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
         legend_below(figure, axes, across=1)
         title = (
@@ -92,19 +97,13 @@ def tuning_drawing(results: Path) -> Drawing | None:
 def study_label(study: Mapping[str, Any]) -> str:
     """What tells the study from the others of its dataset."""
     identity = study["identity"]
-    model = models().get(identity["model"])
-    name = (model.title or model.name) if model else identity["model"]
+    name = model_title(identity["model"])
     pareto = "," in identity["objective"]
     words = [identity["model"], identity["dataset"], study["space"], identity["sampler"], *(["pareto"] * pareto)]
     if study["name"] != "-".join([*words, f"s{identity['seed']}"]):
         return str(study["name"])  # somebody gave it one that says more
     objective = ", accuracy and seconds" if pareto else ""
     return f"{name}, {identity['sampler']}, {study['space']}{objective}, seed {identity['seed']}"
-
-
-def _title(dataset: str) -> str:
-    known = datasets().get(dataset)
-    return known.title if known else dataset
 
 
 def tuning_table(results: Path) -> Table | None:
@@ -132,7 +131,7 @@ def _row(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> tuple
     best = max(done, key=lambda trial: (trial["val_accuracy"], -trial["trial"]), default=None)
     words = (
         study["name"], identity["model"], identity["dataset"], study["space"], identity["sampler"],
-        "yes" if identity["pruning"] else "no",
+        "yes" if may_prune(study) else "no",
     )  # fmt: skip
     return (
         *map(entry, words),
@@ -143,12 +142,14 @@ def _row(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> tuple
     )
 
 
-def with_budgets(tables: Sequence[Table], evidence: Evidence, lane: str) -> list[Table]:
+def with_budgets(part: Table | Drawing, evidence: Evidence, lane: str) -> Table | Drawing:
     """In a report on tuned settings, every table says below what it cost to find those it shows."""
-    if lane not in TUNED_LANES:
-        return list(tables)
+    if lane not in TUNED_LANES or isinstance(part, Drawing):
+        return part
     places = {address(record): (record["model"], record["dataset"]) for record in evidence.records}
-    return [replace(table, caption=(*table.caption, *_budgets(table, places, evidence, lane))) for table in tables]
+    lines = tuple(_budgets(part, places, evidence, lane))
+    brief = part.brief and replace(part.brief, caption=(*part.brief.caption, *lines))
+    return replace(part, caption=(*part.caption, *lines), brief=brief)
 
 
 def _budgets(table: Table, places: Mapping[str, tuple[str, str]], evidence: Evidence, lane: str) -> Iterator[str]:

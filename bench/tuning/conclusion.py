@@ -30,6 +30,7 @@ def write_trials(results: Path, search: Search, name: str, budget: Budget, trial
         "space": search.space_name,
         "budget": asked_for(budget, trials),
         "published_first": search.first is not None,
+        "pruning": search.prune,
         "identity": search.identity(),
     }
     write_study(results / "tuning" / f"{name}.json", study, [_row(trial) for trial in trials])

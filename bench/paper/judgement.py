@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.datasets.catalogue import datasets
-from bench.paper import Claim
+from bench.paper.claims import Claim
 from bench.registry import models
 from bench.report.statistics import ALPHA
 

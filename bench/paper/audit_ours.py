@@ -9,14 +9,9 @@ from dataclasses import replace
 import numpy as np
 from scipy import stats
 
-from bench.paper import Claim
-from bench.records import OOM, Record, address, memory_used, seconds_per_epoch, under_load
-from bench.report.comparisons import BestGroup, PairedComparison, best_group
-from bench.report.costs import by_machine, is_bound, whole_inference
-from bench.report.entries import brackets
-from bench.report.evidence import Trials
-from bench.report.findings import ACCURACY_STUDIES, Findings, compare_pairs, paired
-from bench.report.judgement import (
+from bench.datasets.catalogue import datasets
+from bench.paper.claims import Claim
+from bench.paper.judgement import (
     FAILS,
     HOLDS,
     NOT_RUN,
@@ -28,39 +23,46 @@ from bench.report.judgement import (
     title,
     weakest,
 )
-from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Estimate, Refusal, SplitSizes, time_ratio
+from bench.paper.studies import studies
+from bench.paper.trial_index import ACCURACY_STUDIES, TrialIndex
+from bench.records import COST, OOM, Record, address, memory_used, seconds_per_epoch, under_load
+from bench.report.comparisons import BestGroup, PairedComparison
+from bench.report.costs import by_machine, is_bound, whole_inference
+from bench.report.entries import brackets
+from bench.report.evidence import Trials
+from bench.report.results import Results, Sizes, compare_pairs, paired
+from bench.report.statistics import ALPHA, MINIMUM_TRIALS, Estimate, Refusal, time_ratio
 from bench.sizes import MEGABYTE, megabytes
-from bench.studies import COST, studies
 
 MEMORY_KINDS = ("oom", "memory_below")  # claims on what fits into how much memory
 LEAST_REPEATS = 3  # of a timing, from which on its interval says something
 Sweep = list[tuple[float, Trials]]  # the value of the setting that is varied, and the trials there
 
 
-def audit_ours(claim: Claim, findings: Findings) -> Judgement:
+def audit_ours(claim: Claim, index: TrialIndex) -> Judgement:
     """What our trials say; of memory only for our implementation, on the device where it was run."""
-    judged = judge(claim, list(_OUR_CHECKS[claim.kind](claim, findings)))
-    return replace(judged, place=_device(judged, findings)) if claim.kind in MEMORY_KINDS else judged
+    judged = judge(claim, list(_OUR_CHECKS[claim.kind](claim, index)))
+    return replace(judged, place=_device(judged, index)) if claim.kind in MEMORY_KINDS else judged
 
 
-def _device(judged: Judgement, findings: Findings) -> str:
+def _device(judged: Judgement, index: TrialIndex) -> str:
     used = set(judged.keys)
-    gpus = {bool(r["environment"]["gpu"]) for r in findings.evidence.records if address(r) in used}
+    gpus = {bool(r["environment"]["gpu"]) for r in index.evidence.records if address(r) in used}
     return " and ".join(f"on a {'GPU' if gpu else 'CPU'}" for gpu in sorted(gpus))
 
 
-def _our_pairs(claim: Claim, findings: Findings) -> Iterator[Check]:
+def _our_pairs(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     for dataset, model in itertools.product(claim.datasets, claim.models):
-        trials = findings.trials(claim.study, model, dataset, claim.variant)
+        trials = index.trials(claim.study, model, dataset, claim.variant)
         if claim.kind == "best":
-            others = [t for t in findings.of_study(claim.study) if t.dataset == dataset and t is not trials]
+            others = [t for t in index.of_study(claim.study) if t.dataset == dataset and t is not trials]
         else:
             pairs = claim.opponents if claim.kind == "beats" else [(model, v) for v in claim.versus_variants]
-            others = [t for pair in pairs if (t := findings.trials(claim.study, pair[0], dataset, pair[1])) is not None]
-        yield weakest(dataset, [our_difference(trials, other, findings.sizes(dataset)) for other in others])
+            others = [t for pair in pairs if (t := index.trials(claim.study, pair[0], dataset, pair[1])) is not None]
+        yield weakest(dataset, [our_difference(trials, other, index.sizes(dataset)) for other in others])
 
 
-def our_difference(trials: Trials | None, other: Trials, sizes: SplitSizes | None) -> Check:
+def our_difference(trials: Trials | None, other: Trials, sizes: Sizes) -> Check:
     """First minus second over the trials that both have; fewer than ten leave it undecided."""
     dataset, against = other.dataset, f"over {title(other.model, other.variant)}"
     if trials is None or not trials.records or not other.records:
@@ -70,7 +72,7 @@ def our_difference(trials: Trials | None, other: Trials, sizes: SplitSizes | Non
 
 
 def _difference_of(
-    dataset: str, ours: np.ndarray, theirs: np.ndarray, against: str, keys: tuple[str, ...], sizes: SplitSizes | None
+    dataset: str, ours: np.ndarray, theirs: np.ndarray, against: str, keys: tuple[str, ...], sizes: Sizes
 ) -> Check:
     """First minus second over aligned trials."""
     if not len(ours):
@@ -85,11 +87,11 @@ def _difference_of(
     return Check(dataset, verdict, f"{effect}{interval}, p = {compared.p:.2g}", keys, difference)
 
 
-def _sweep(claim: Claim, findings: Findings, dataset: str, model: str) -> Sweep:
+def _sweep(claim: Claim, index: TrialIndex, dataset: str, model: str) -> Sweep:
     """(value of the first setting, trials) along the sweep, as far as it has been run."""
     found = []
     for variant in studies()[claim.study].variants:
-        trials = findings.trials(claim.study, model, dataset, variant.label)
+        trials = index.trials(claim.study, model, dataset, variant.label)
         if trials is not None and trials.good:
             found.append((float(variant.settings[claim.settings[0]]), trials))
     return found
@@ -101,23 +103,26 @@ def _is_complete(claim: Claim, sweep: Sweep) -> bool:
     return len(sweep) == len(studies()[claim.study].variants) and not few
 
 
+def _how_far(claim: Claim, sweep: Sweep) -> str:
+    wanted = len(studies()[claim.study].variants)
+    return f"{len(sweep)} of {wanted} points, fewer than {MINIMUM_TRIALS} trials in some"
+
+
 def _along(
-    judge_sweep: Callable[[Claim, Findings, str, Sweep], tuple[str, str]],
-) -> Callable[[Claim, Findings], Iterator[Check]]:
+    judge_sweep: Callable[[Claim, TrialIndex, str, Sweep], tuple[str, str]],
+) -> Callable[[Claim, TrialIndex], Iterator[Check]]:
     """A check of a whole sweep; one that has not been run from end to end is not judged."""
 
-    def check(claim: Claim, findings: Findings) -> Iterator[Check]:
+    def check(claim: Claim, index: TrialIndex) -> Iterator[Check]:
         for dataset, model in itertools.product(claim.datasets, claim.models):
-            sweep = _sweep(claim, findings, dataset, model)
+            sweep = _sweep(claim, index, dataset, model)
             keys = tuple(key for _, trials in sweep for key in trials.keys)
-            wanted = len(studies()[claim.study].variants)
             if len(sweep) < 2:  # one point is the model as it is, which other studies have run
                 yield Check(dataset, NOT_RUN, title(model))
             elif not _is_complete(claim, sweep):
-                effect = f"{title(model)}: {len(sweep)} of {wanted} points, fewer than {MINIMUM_TRIALS} trials in some"
-                yield Check(dataset, UNDECIDED, effect, keys)
+                yield Check(dataset, UNDECIDED, f"{title(model)}: {_how_far(claim, sweep)}", keys)
             else:
-                verdict, effect = judge_sweep(claim, findings, dataset, sweep)
+                verdict, effect = judge_sweep(claim, index, dataset, sweep)
                 yield Check(dataset, verdict, f"{title(model)}: {effect}", keys)
 
     return check
@@ -127,7 +132,7 @@ def _means(sweep: Sweep) -> list[float]:
     return [float(np.mean(trials.accuracies)) for _, trials in sweep]
 
 
-def _compared(first: Trials, second: Trials, sizes: SplitSizes | None) -> PairedComparison | Refusal:
+def _compared(first: Trials, second: Trials, sizes: Sizes) -> PairedComparison | Refusal:
     """By the trials that both have; fewer than ten tell nothing."""
     ours, theirs = paired(first, second)
     if len(ours) < MINIMUM_TRIALS:
@@ -135,13 +140,13 @@ def _compared(first: Trials, second: Trials, sizes: SplitSizes | None) -> Paired
     return compare_pairs(ours, theirs, sizes)
 
 
-def _change_below(claim: Claim, findings: Findings, dataset: str, sweep: Sweep) -> tuple[str, str]:
+def _change_below(claim: Claim, index: TrialIndex, dataset: str, sweep: Sweep) -> tuple[str, str]:
     """By the interval of the highest minus the lowest point: it lies below the threshold, above it, or around it."""
     assert claim.threshold is not None
     means = _means(sweep)
     highest, lowest = (sweep[int(place)][1] for place in (np.argmax(means), np.argmin(means)))
     effect = f"{max(means) - min(means):.2f} points between highest and lowest"
-    compared = _compared(highest, lowest, findings.sizes(dataset))
+    compared = _compared(highest, lowest, index.sizes(dataset))
     if isinstance(compared, Refusal):
         return UNDECIDED, f"{effect}: {compared.reason}"
     assert compared.interval is not None  # there are ten pairs
@@ -151,20 +156,20 @@ def _change_below(claim: Claim, findings: Findings, dataset: str, sweep: Sweep) 
     return FAILS if compared.interval.low > claim.threshold else UNDECIDED, effect
 
 
-def _holds_at_end(claim: Claim, findings: Findings, dataset: str, sweep: Sweep) -> tuple[str, str]:
+def _holds_at_end(claim: Claim, index: TrialIndex, dataset: str, sweep: Sweep) -> tuple[str, str]:
     best = sweep[int(np.argmax(_means(sweep)))][1]
     last = sweep[-1][1]
     if best is last:
         return HOLDS, "the last value is the best"
-    sizes = findings.sizes(dataset)
+    sizes = index.sizes(dataset)
     check = our_difference(last, best, sizes)
     if isinstance(_compared(last, best, sizes), Refusal):  # where nothing could be found, nothing is shown
         return UNDECIDED, check.effect
     return FAILS if check.verdict == FAILS else HOLDS, check.effect
 
 
-def _ends(direction: int) -> Callable[[Claim, Findings, str, Sweep], tuple[str, str]]:
-    def compare(claim: Claim, findings: Findings, dataset: str, sweep: Sweep) -> tuple[str, str]:
+def _ends(direction: int) -> Callable[[Claim, TrialIndex, str, Sweep], tuple[str, str]]:
+    def compare(claim: Claim, index: TrialIndex, dataset: str, sweep: Sweep) -> tuple[str, str]:
         """The end of the sweep against its beginning, in the direction that the claim names."""
         values = [value for value, _ in sweep]
         ends = (max(values), min(values)) if direction > 0 else (min(values), max(values))
@@ -172,7 +177,7 @@ def _ends(direction: int) -> Callable[[Claim, Findings, str, Sweep], tuple[str, 
         shared = sorted(first.keys() & second.keys())
         ours, theirs = (np.array([side[seeds] for seeds in shared]) for side in (first, second))
         against = f"over {claim.settings[0]}={ends[1]:g}"
-        check = _difference_of(dataset, ours, theirs, against, (), findings.sizes(dataset))
+        check = _difference_of(dataset, ours, theirs, against, (), index.sizes(dataset))
         return check.verdict, check.effect
 
     return compare
@@ -185,17 +190,17 @@ def _averaged(several: Sequence[Trials]) -> dict[tuple[int, int], float]:
     return {seeds: float(np.mean([one[seeds] for one in found])) for seeds in shared}
 
 
-def _best_value_differs(claim: Claim, findings: Findings) -> Iterator[Check]:
+def _best_value_differs(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     """Whether no value is among the best on every dataset; where on each the same one is alone the best, it fails."""
     for model in claim.models:
         groups: dict[str, tuple[str, ...]] = {}
         keys, effects = [], []
         for dataset in claim.datasets:
-            sweep = _sweep(claim, findings, dataset, model)
+            sweep = _sweep(claim, index, dataset, model)
             if len(sweep) < 2:
                 continue
             keys += [key for _, trials in sweep for key in trials.keys]
-            group = _best_values(claim, findings, dataset, sweep)
+            group = _best_values(claim, index, dataset, sweep)
             if isinstance(group, Refusal):
                 effects.append(f"{title(dataset)}: {group.reason}")
             else:
@@ -209,20 +214,16 @@ def _best_value_differs(claim: Claim, findings: Findings) -> Iterator[Check]:
         yield Check(title(model), verdict, "; ".join(effects), tuple(keys))
 
 
-def _best_values(claim: Claim, findings: Findings, dataset: str, sweep: Sweep) -> BestGroup | Refusal:
+def _best_values(claim: Claim, index: TrialIndex, dataset: str, sweep: Sweep) -> BestGroup | Refusal:
     """The variants that no other one is significantly better than."""
-    wanted = len(studies()[claim.study].variants)
-    if len(sweep) < wanted:
-        return Refusal(f"{len(sweep)} of {wanted} points")
-    scores = {trials.variant: trials.by_seeds() for _, trials in sweep}
-    shared = sorted(set.intersection(*(set(found) for found in scores.values())))
-    aligned = {variant: np.array([found[seeds] for seeds in shared]) for variant, found in scores.items()}
-    return best_group(aligned, findings.sizes(dataset)) if shared else Refusal("no common trials")
+    if not _is_complete(claim, sweep):
+        return Refusal(_how_far(claim, sweep))
+    return Results(datasets()[dataset], {t.variant: t for _, t in sweep}, index.sizes(dataset)).leaders
 
 
-def _same_trend(claim: Claim, findings: Findings) -> Iterator[Check]:
+def _same_trend(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     for dataset, model, other in itertools.product(claim.datasets, claim.models, claim.versus):
-        sweeps = [_sweep(claim, findings, dataset, name) for name in (model, other)]
+        sweeps = [_sweep(claim, index, dataset, name) for name in (model, other)]
         keys = tuple(key for sweep in sweeps for _, trials in sweep for key in trials.keys)
         if any(not _is_complete(claim, sweep) for sweep in sweeps):
             yield Check(dataset, UNDECIDED if keys else NOT_RUN, "", keys)
@@ -233,46 +234,42 @@ def _same_trend(claim: Claim, findings: Findings) -> Iterator[Check]:
         yield Check(dataset, verdict, f"Kendall's τ = {related.statistic:.2f}, p = {related.pvalue:.2g}", keys)
 
 
-def _gain_varies(claim: Claim, findings: Findings) -> Iterator[Check]:
+def _gain_varies(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     for model in claim.models:
         gains, keys = [], []
         for dataset in claim.datasets:
-            pair = [findings.trials(claim.study, model, dataset, v) for v in (claim.variant, claim.versus_variants[0])]
-            first, second = (t.by_seeds() if t is not None else {} for t in pair)
-            shared = sorted(first.keys() & second.keys())
-            keys += [key for t in pair if t is not None for key in t.keys]
-            if len(shared) >= MINIMUM_TRIALS:
-                gains.append([first[seeds] - second[seeds] for seeds in shared])
-        if len(gains) < len(claim.datasets):
-            yield Check(
-                title(model),
-                UNDECIDED if keys else NOT_RUN,
-                f"{len(gains)} of {len(claim.datasets)} datasets",
-                tuple(keys),
+            first, second = (
+                index.trials(claim.study, model, dataset, v) for v in (claim.variant, claim.versus_variants[0])
             )
-            continue
-        p = float(stats.kruskal(*gains).pvalue)
-        yield Check(title(model), HOLDS if p < ALPHA else UNDECIDED, f"Kruskal-Wallis p = {p:.2g}", tuple(keys))
+            assert first is not None and second is not None  # a claim names variants that its study has
+            keys += [*first.keys, *second.keys]
+            gains.append(np.subtract(*paired(first, second)))
+        known = sum(len(values) >= MINIMUM_TRIALS for values in gains)
+        verdict, effect = UNDECIDED if keys else NOT_RUN, f"{known} of {len(claim.datasets)} datasets"
+        if known == len(claim.datasets):
+            p = float(stats.kruskal(*gains).pvalue)
+            verdict, effect = HOLDS if p < ALPHA else UNDECIDED, f"Kruskal-Wallis p = {p:.2g}"
+        yield Check(title(model), verdict, effect, tuple(keys))
 
 
-def _cost_trials(claim: Claim, findings: Findings, model: str, dataset: str) -> Trials | None:
+def _cost_trials(claim: Claim, index: TrialIndex, model: str, dataset: str) -> Trials | None:
     """On the dataset or, where it is not at hand, on its twin, which has its costs."""
     for name in (dataset, f"{dataset}-twin"):
-        trials = findings.trials("cost", model, name) or findings.of_model(claim.study, model, name)
+        trials = index.trials("cost", model, name) or index.of_model(claim.study, model, name)
         if trials is not None and trials.good:
             return trials
-    return findings.of_model(claim.study, model, dataset)
+    return index.of_model(claim.study, model, dataset)
 
 
-def _faster(claim: Claim, findings: Findings) -> Iterator[Check]:
+def _faster(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     """Seconds of whole trainings and their inference; where only epochs were measured, what can be said of those."""
     for dataset, model, other in itertools.product(claim.datasets, claim.models, claim.versus):
         places = [*((study, dataset) for study in (*ACCURACY_STUDIES, claim.study)), (claim.study, f"{dataset}-twin")]
         pairs = [
             (first, second)
             for study, name in places
-            if (first := findings.trials(study, model, name)) is not None
-            and (second := findings.trials(study, other, name)) is not None
+            if (first := index.trials(study, model, name)) is not None
+            and (second := index.trials(study, other, name)) is not None
             and first.good
             and second.good
         ]
@@ -328,11 +325,11 @@ def _times_as_long(
     return ratio, f"{ratio.value:.2f}{interval}"
 
 
-def _memory(claim: Claim, findings: Findings) -> Iterator[Check]:
+def _memory(claim: Claim, index: TrialIndex) -> Iterator[Check]:
     """`oom`: it does not fit into the threshold; `memory_below`: it does."""
     assert claim.threshold is not None
     for dataset, model in itertools.product(claim.datasets, claim.models):
-        trials = _cost_trials(claim, findings, model, dataset)
+        trials = _cost_trials(claim, index, model, dataset)
         if trials is None or not trials.records:
             yield Check(dataset, NOT_RUN, title(model))
             continue
@@ -353,7 +350,7 @@ def _memory(claim: Claim, findings: Findings) -> Iterator[Check]:
         yield Check(dataset, HOLDS if fits == should_fit else FAILS, effect, trials.keys, margin)
 
 
-_OUR_CHECKS: dict[str, Callable[[Claim, Findings], Iterator[Check]]] = {
+_OUR_CHECKS: dict[str, Callable[[Claim, TrialIndex], Iterator[Check]]] = {
     "best": _our_pairs,
     "beats": _our_pairs,
     "gain": _our_pairs,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pandas as pd
 
-from bench.paper import Claim, published
-from bench.report.entries import brackets
-from bench.report.judgement import (
+from bench.paper.claims import Claim
+from bench.paper.judgement import (
     FAILS,
     HOLDS,
     NO_NUMBERS,
@@ -22,6 +21,8 @@ from bench.report.judgement import (
     title,
     weakest,
 )
+from bench.paper.numbers import published
+from bench.report.entries import brackets
 from bench.report.statistics import Reported, welch
 
 NO_SPREAD = "no spread is printed"

@@ -8,20 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.paper import published
-from bench.report.entries import accuracy_entry, brackets, fill_command, setting_lines
+from bench.paper.numbers import Printed, printed
+from bench.paper.studies import studies
+from bench.paper.tables import PAPER_TABLES
+from bench.paper.trial_index import TrialIndex
+from bench.report.entries import accuracy_entry, brackets, setting_lines
 from bench.report.evidence import Trials
-from bench.report.findings import Findings, Setting, dataset_title, model_title
-from bench.report.statistics import MINIMUM_TRIALS, Equivalence, Reported, compare_with_paper, spread
+from bench.report.results import dataset_title, model_title
+from bench.report.statistics import MINIMUM_TRIALS, Equivalence, Reported, compare_with_reported, spread
 from bench.report.table import Entry, Table, entry
-from bench.studies import studies
 
-PAPER_TABLES = {  # the studies whose accuracies the paper prints
-    "accuracy-small": "tab:normal-data",
-    "accuracy-large": "tab:large-data",
-    "structural-encoding": "tab:ab-str",
-    "augmentation-parts": "tab:DA_result",
-}
 UNDECIDED = "undecided"
 NOT_RUN = "not run"
 VERDICTS = ("reproduced", "higher", "lower", UNDECIDED, "ran here", "failed", NOT_RUN)
@@ -61,34 +57,31 @@ class Score:
         return tuple(dict.fromkeys((*self.trials.keys, *self.bound_keys)))
 
 
-def scores(findings: Findings) -> list[Score]:
+def scores(index: TrialIndex) -> list[Score]:
     """Every accuracy of the paper's tables once, in its order; two tables repeat what another has."""
     found: list[Score] = []
     seen: set[tuple[str, str, str]] = set()  # model, dataset, configuration
     for study, table in PAPER_TABLES.items():
-        numbers = published(table)
-        for line in numbers[numbers["measure"] == "accuracy"].itertuples():
-            trials = findings.trials(study, line.row, line.column, line.variant)
+        for (model, variant, dataset), cell in printed(table).items():
+            trials = index.trials(study, model, dataset, variant)
             if trials is not None and (work := (trials.model, trials.dataset, trials.config)) not in seen:
                 seen.add(work)
-                found.append(_score(findings, studies()[study].shows, trials, line.mean, line.std, line.status))
+                found.append(_score(index, studies()[study].shows, trials, cell))
     return found
 
 
-def _score(findings: Findings, where: str, trials: Trials, mean: float, std: float, status: str) -> Score:
-    if status:
-        return Score(where, trials, status.upper(), None)
-    printed = f"{mean:.2f}" + ("" if np.isnan(std) else f" ± {std:.2f}")
-    if not trials.good:
-        return Score(where, trials, printed, None)
+def _score(index: TrialIndex, where: str, trials: Trials, cell: Printed) -> Score:
+    if np.isnan(cell.mean) or not trials.good:
+        return Score(where, trials, cell.text, None)
+    std = cell.std
     if np.isnan(std):  # then ours is taken for theirs
         std = spread(np.array(trials.accuracies)) if len(trials.good) > 1 else 0.0
-    pooled = findings.pooled.get(trials.dataset)
-    result = compare_with_paper(trials.accuracies, Reported(mean, std), pooled.std if pooled else None)
-    return Score(where, trials, printed, result, pooled.keys if pooled else ())
+    pooled = index.pooled.get(trials.dataset)
+    result = compare_with_reported(trials.accuracies, Reported(cell.mean, std), pooled.std if pooled else None)
+    return Score(where, trials, cell.text, result, pooled.keys if pooled else ())
 
 
-def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
+def scorecard(index: TrialIndex, found: Sequence[Score]) -> Table:
     """A row per published accuracy; what was run comes first."""
     rows = [_row(score) for score in sorted(found, key=lambda score: not score.trials.records)]
     return Table(
@@ -108,17 +101,17 @@ def scorecard(findings: Findings, found: Sequence[Score]) -> Table:
             "4 and 5), ours is taken for it. Its spread is most likely over initialisations of one split only. "
             "Reproduced means within the bound, not equal: the bound can be wider than what lies between two models of "
             "the paper.",
-            *setting_lines(findings, (score.trials for score in found)),
+            *setting_lines(index.setting, (score.trials for score in found)),
         ),
     )
 
 
-def without_not_run(table: Table, setting: Setting) -> Table:
+def without_not_run(table: Table, index: TrialIndex) -> Table:
     """The scorecard as a reader gets it: what was never run is one line, and only the CSV has a row for each."""
     at = table.header.index(VERDICT)
     rows = tuple(row for row in table.rows if row[at].text != NOT_RUN)
     missing = len(table.rows) - len(rows)
-    command, names = fill_command(setting, "NAME"), ", ".join(PAPER_TABLES)
+    command, names = index.fill_command("NAME"), ", ".join(PAPER_TABLES)
     line = f"{missing} more were not run and stand in {table.name}.csv only; `{command}` runs them (NAME: {names})."
     return replace(table, rows=rows, caption=(*table.caption, line)) if missing else table
 

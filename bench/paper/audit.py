@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.paper import Claim, claims
-from bench.report.audit_ours import LEAST_REPEATS, MEMORY_KINDS, audit_ours
-from bench.report.audit_paper import audit_paper
-from bench.report.findings import Findings, Setting
-from bench.report.judgement import FAILS, HOLDS, NO_NUMBERS, NOT_RUN, NOT_SO, UNDECIDED, Judgement
+from bench.paper.audit_ours import LEAST_REPEATS, MEMORY_KINDS, audit_ours
+from bench.paper.audit_paper import audit_paper
+from bench.paper.claims import Claim, claims
+from bench.paper.judgement import FAILS, HOLDS, NO_NUMBERS, NOT_RUN, NOT_SO, UNDECIDED, Judgement
+from bench.paper.trial_index import TrialIndex
+from bench.report.results import Setting
 from bench.report.statistics import ALPHA, MINIMUM_TRIALS
 from bench.report.table import Entry, Table, entry
 
@@ -29,9 +30,9 @@ class Audited:
     ours: Judgement
 
 
-def audit(findings: Findings) -> list[Audited]:
+def audit(index: TrialIndex) -> list[Audited]:
     """Every claim of the paper."""
-    return [Audited(claim, audit_paper(claim), audit_ours(claim, findings)) for claim in claims()]
+    return [Audited(claim, audit_paper(claim), audit_ours(claim, index)) for claim in claims()]
 
 
 def claim_counts(audited: Sequence[Audited]) -> str:
