@@ -113,7 +113,7 @@ def test_every_package_that_the_data_room_imports_is_declared() -> None:
         name.replace("scikit-learn", "sklearn") for name in re.findall(r'^ *"([\w-]+)', listed[1], re.MULTILINE)
     }
     imported = set()
-    for file in (root / "bench" / "data").glob("*.py"):
+    for file in (root / "bench" / "datasets").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
