@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from bench import recipe
+from bench.source_code import Bound, bindings
 
 if TYPE_CHECKING:
     from bench.model import Model
@@ -132,33 +133,3 @@ class ModelFile:
         if package != self.package:
             raise ValueError(f"{module} is not a file of {self.package}")
         return ModelFile(self.file.with_name(f"{stem}.py"), package)
-
-
-Bound = ast.expr | ast.ClassDef | tuple[str, str] | None
-
-
-def bindings(body: Sequence[ast.stmt]) -> dict[str, Bound]:
-    """Name → the expression, the class, or the module and name of the import that it is bound to.
-
-    ValueError where a statement does more than bind names: only running it could tell what comes of that.
-    """
-    found: dict[str, Bound] = {}
-    for statement in body:
-        match statement:
-            case ast.ClassDef(name=name):
-                found[name] = statement
-            case ast.FunctionDef(name=name):
-                found[name] = None
-            case ast.ImportFrom(module=str(module), names=names, level=0):
-                found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                found[name] = value
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                found |= {target.id: value for target, value in zip(targets, values, strict=True)}  # type: ignore
-            case ast.AnnAssign(target=ast.Name(id=name), value=value):
-                found |= {} if value is None else {name: value}
-            case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(value=ast.Constant()):
-                pass
-            case _:
-                raise ValueError(f"line {statement.lineno} does more than bind names")
-    return found

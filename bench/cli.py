@@ -12,8 +12,6 @@ import typer
 
 from bench.commands.options import (
     MODELS,
-    UNITS,
-    AllThreads,
     Data,
     Datasets,
     Device,
@@ -22,7 +20,6 @@ from bench.commands.options import (
     MaxEpochs,
     MemoryLimit,
     Mode,
-    Model,
     Models,
     Overrides,
     Plugin,
@@ -229,45 +226,6 @@ def tune(
     from bench.commands.tune import TuneRequest, tune_request
 
     return tune_request(TuneRequest(**values))
-
-
-@app.command()
-@guarded
-def frontier(
-    context: typer.Context,
-    models: Model,
-    datasets: Datasets = "digits",
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and the training.")] = 0,
-    split_ratio: SplitRatio = None,
-    settings: Settings = "author",
-    set_: Overrides = None,
-    max_epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Epochs per run: memory peaks early, but not before the second update.",
-            show_default="one after the first evaluation",
-        ),
-    ] = None,
-    threads: AllThreads = None,
-    device: Device = "auto",
-    data: Data = None,
-    results: Results = OWN,
-    time_limit: TimeLimit = None,
-    up_to: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help=f"The most to try, {UNITS}.", show_default="four fifths of what is free"),
-    ] = None,
-    precision: Annotated[
-        float, typer.Option(help="How far apart the ends of the bracket may be, as a share from 0.01 to 1.")
-    ] = 0.05,
-    plugin: Plugin = None,
-) -> int:
-    """Find the smallest memory limit within which a model runs on a dataset."""
-    request = request_from(context, trials=1)
-    from bench.commands.frontier import frontier_request
-
-    return frontier_request(request, up_to, precision)
 
 
 @app.command("list")

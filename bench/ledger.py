@@ -15,7 +15,6 @@ from bench.files import force_to_disk
 from bench.records import Record, newest
 
 SCHEMA = 1
-FRONTIER = "frontier"  # a ledger of its own below the results: an `oom` that was provoked is nobody's result
 REPEATED = ("config", "environment")  # what many records have in common; each content is kept once
 REQUIRED = frozenset({"key", "status", "limits", "phases", "overhead_seconds", "started"})  # to judge a record by
 

@@ -22,6 +22,7 @@ ERROR = "error"
 INTERRUPTED = "interrupted"
 PRUNED = "pruned"  # a tuning trial that was not worth finishing; neither an answer nor a failure
 COST = "cost"  # the purpose of records that were made to measure time and memory; None is to measure accuracy
+FRONTIER = "frontier"  # the purpose of runs that look for the smallest memory limit; they have a ledger of their own
 CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
 PART_OF_INFERENCE = "infer a part"  # a phase of cells that measure cost on a part of a graph
 STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED, PRUNED)

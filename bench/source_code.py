@@ -1,11 +1,11 @@
-"""What code means, as a hash: without prose, and with what a file imports from beside it."""
+"""What code says without being run: its meaning as a hash, and the names that a file binds."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +71,33 @@ def _irrelevant(item: ast.stmt) -> bool:
     targets = getattr(item, "targets", [getattr(item, "target", None)])
     names = [target.id for target in targets if isinstance(target, ast.Name)]
     return bool(IRRELEVANT & {*names, getattr(item, "name", "")})
+
+
+Bound = ast.expr | ast.ClassDef | tuple[str, str] | None
+
+
+def bindings(body: Sequence[ast.stmt]) -> dict[str, Bound]:
+    """Name → the expression, the class, or the module and name of the import that it is bound to.
+
+    ValueError where a statement does more than bind names: only running it could tell what comes of that.
+    """
+    found: dict[str, Bound] = {}
+    for statement in body:
+        match statement:
+            case ast.ClassDef(name=name):
+                found[name] = statement
+            case ast.FunctionDef(name=name):
+                found[name] = None
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                found |= {alias.asname or alias.name: (module, alias.name) for alias in names}
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found[name] = value
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                found |= {target.id: value for target, value in zip(targets, values, strict=True)}  # type: ignore
+            case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                found |= {} if value is None else {name: value}
+            case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                raise ValueError(f"line {statement.lineno} does more than bind names")
+    return found

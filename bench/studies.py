@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
+from bench.records import FRONTIER
 from bench.toml import read_toml
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ class Study:
         return [model for model in resolve_models(variant.models) if model in chosen]
 
 
-FRONTIER = "frontier"  # the purpose of runs that look for the smallest memory limit, see bench/commands/frontier.py
 OWN_STUDIES = {
     FRONTIER: Study(
         FRONTIER,

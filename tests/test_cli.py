@@ -70,7 +70,7 @@ def records() -> list[dict[str, Any]]:
 def test_no_arguments_show_the_verbs() -> None:
     result = bench()
     assert result.exit_code == 0
-    for verb in ("run", "tune", "frontier", "list", "data", "status", "why", "report", "compare", "cache"):
+    for verb in ("run", "tune", "list", "data", "status", "why", "report", "compare", "cache"):
         assert f"\n  {verb} " in result.stdout
 
 
@@ -190,7 +190,7 @@ def test_results_that_cannot_be_written(graph: str) -> None:
             assert result.output.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", [["run"], ["run", "--dry-run"], ["frontier", "--models", MODEL]])
+@pytest.mark.parametrize("verb", [["run"], ["run", "--dry-run"], ["run", "--study", "frontier", "--models", MODEL]])
 def test_damaged_data_is_one_line(graph: str, verb: list[str]) -> None:
     Path(graph).write_bytes(Path(graph).read_bytes()[:300])
     result = bench(*verb, "--datasets", graph)
@@ -210,7 +210,7 @@ TOO_SMALL = "bad data: tiny: 3 nodes are too few for the split rule uniform-60/2
 
 
 @pytest.mark.parametrize(
-    "verb", [["run"], ["run", "--dry-run"], ["frontier", "--model", MODEL], ["tune", "--trials", "1"]]
+    "verb", [["run"], ["run", "--dry-run"], ["run", "--study", "frontier", "--model", MODEL], ["tune", "--trials", "1"]]
 )
 def test_a_graph_too_small_for_its_split_is_said_before_anything_is_recorded(verb: list[str]) -> None:
     write_path("tiny.npz", 3)
@@ -338,7 +338,7 @@ def test_run_resume_and_look_back(graph: str) -> None:
 
 
 def test_no_name_is_not_every_name() -> None:
-    for verb in (["run"], ["run", "--dry-run"], ["frontier"], ["tune", "--trials", "1"]):
+    for verb in (["run"], ["run", "--dry-run"], ["run", "--study", "frontier"], ["tune", "--trials", "1"]):
         for option in ("--models", "--model"):  # either spelling, everywhere
             result = bench(*verb, option, "")
             assert result.exit_code == 2 and "no model is named" in result.stderr, result.output

@@ -19,6 +19,7 @@ from bench.prepared import private_folder
 from bench.records import Record
 
 MOST = 16 * 10**9
+FIND = ("run", "--study", "frontier")
 HUNGRY = """
 from dataclasses import dataclass
 import numpy as np
@@ -178,14 +179,13 @@ def bench(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--precision", "0"], "--precision is a share"),
-        (["--up-to", "many"], "'many' is not an amount of memory"),
-        (["--up-to", "10kB"], "less than anything needs"),
+        (["--memory-limit", "many"], "'many' is not an amount of memory"),
+        (["--memory-limit", "10kB"], "less than anything needs"),
         (["--datasets", "fotos"], "there is no dataset or group 'fotos'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], message: str) -> None:
-    result = bench("frontier", "--model", "gcn", *arguments)
+    result = bench(*FIND, "--model", "gcn", *arguments)
     assert result.exit_code == 2
     assert message in result.output
 
@@ -199,20 +199,20 @@ def test_a_search_that_breaks_off_says_why_and_fails(monkeypatch: pytest.MonkeyP
         return record(statuses.get(budget, "timeout"), budget, used=700_000_000)
 
     monkeypatch.setattr(Search, "probe", probe)
-    result = bench("frontier", "--model", "gcn", "--up-to", "2GB")
+    result = bench(*FIND, "--model", "gcn", "--memory-limit", "2GB")
     assert result.exit_code == 1
     assert budgets == [2_000_000_000, 700_000_000, 735_000_000]
     expected = "cannot be found: timeout within 735 MB: because (2.00 GB are enough, 700 MB are not)"
     assert f"gcn digits: {expected}" in " ".join(result.output.split())
 
     budgets.clear()
-    result = bench("frontier", "--model", "gcn", "--up-to", "3GB")
+    result = bench(*FIND, "--model", "gcn", "--memory-limit", "3GB")
     assert result.exit_code == 1 and budgets == [3_000_000_000]
     assert "gcn digits: cannot be found: timeout within 3.00 GB: because" in " ".join(result.output.split())
     assert "are enough" not in result.output and "are not" not in result.output
 
 
-def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
+def test_a_search_with_real_processes(registry_as_it_was: None, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("hungry.py").write_text(HUNGRY)
     nobody = next(number for number in range(4_000_000, 5_000_000) if not psutil.pid_exists(number))
     left = (
@@ -221,8 +221,9 @@ def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
         / "sum-of-a-search-that-was-killed"
     )
     left.mkdir(parents=True)
-    asked = ("frontier", "--plugin", "hungry", "--model", "hungry", "--threads", "1", "--precision", "0.3")
-    result = bench(*asked, "--up-to", "2GB")
+    monkeypatch.setattr("bench.commands.frontier.PRECISION", 0.3)
+    asked = (*FIND, "--plugin", "hungry", "--model", "hungry", "--threads", "1")
+    result = bench(*asked, "--memory-limit", "2GB")
     assert result.exit_code == 0, result.output
     records = list(Ledger(Path("results/own/frontier")))
     fitting = [item["limits"]["memory"] for item in records if item["status"] == "ok"]
@@ -235,10 +236,10 @@ def test_a_search_with_real_processes(registry_as_it_was: None) -> None:
     assert {item["phases"]["preprocess"]["source"] for item in records if item["status"] == "ok"} == {"measured"}
     assert list(Path("cache/prepared").iterdir()) == []
 
-    again = bench(*asked, "--up-to", "2GB")
+    again = bench(*asked, "--memory-limit", "2GB")
     assert again.exit_code == 0
     assert len(list(Ledger(Path("results/own/frontier")))) == len(records)  # known by now
 
-    too_little = bench(*asked, "--up-to", "100MB")
+    too_little = bench(*asked, "--memory-limit", "100MB")
     assert too_little.exit_code == 1
     assert "more than 100 MB" in too_little.output

@@ -1,4 +1,4 @@
-"""`frontier`: the smallest memory budget that is enough for a model on a dataset, found by bisection."""
+"""`run --study frontier`: the smallest memory limit that is enough for a model on a dataset, found by bisection."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import psutil
 from rich.console import Console
 
 from bench.cells import Cell, capped
-from bench.commands.cache import cache_in_use
 from bench.console import say, show_table
 from bench.errors import EXIT_FAILED_CELLS, UserError
-from bench.executors.devices import capacity_of, resolve_devices
+from bench.executors.devices import capacity_of
 from bench.executors.local import LocalExecutor
-from bench.ledger import FRONTIER, Ledger, check_writable
+from bench.ledger import Ledger, check_writable
 from bench.planning.sharing import expected_memory
-from bench.records import DIVERGED, OK, OOM, Record, machine_of, memory_used
+from bench.records import DIVERGED, FRONTIER, OK, OOM, Record, machine_of, memory_used
 from bench.registry import find_model, source_hash
-from bench.request import Plan, Request, exit_code, make_options, make_plan
+from bench.request import Plan, Request, exit_code
 from bench.runner import RunOptions, run_cells, this_machine
-from bench.sizes import format_size, parse_size
+from bench.sizes import format_size
 from bench.table import describe_settings
 
 FLOOR = 1_000_000  # bytes with which nothing can be loaded
+PRECISION = 0.05  # how far apart the ends of the bracket may be, as a share
 SHARE = 0.8  # of the memory that is free: the most that is tried
 FITS = (OK, DIVERGED)  # how a cell ends that had memory enough
 MEASURED = "measured"  # bench.prepared's word for a preparation that found nothing ready
@@ -71,25 +71,21 @@ def find_frontier(probe: Callable[[int], Record], most: int, precision: float) -
     return Frontier(too_little, high, failure, probes)
 
 
-def frontier_request(request: Request, up_to: str | None, precision: float) -> int:
-    """Find and show the frontier of every model and dataset that was asked for."""
-    if not 0.01 <= precision <= 1:
-        raise UserError(f"--precision is a share between 0.01 and 1, such as 0.05, not {precision}")
-    most = _most_that_is_free(resolve_devices(request.device)[0]) if up_to is None else parse_size(up_to)
+def search_frontiers(request: Request, plan: Plan, options: RunOptions, console: Console) -> int:
+    """Find and show the frontier of every model and dataset that was asked for, up to --memory-limit."""
+    most = options.memory_limit or _most_that_is_free(options.device)
     if most <= FLOOR:
-        raise UserError(f"--up-to {up_to} is less than anything needs; write for example 16GB")
-    console, errors = Console(), Console(stderr=True)
-    with cache_in_use():
-        options = make_options(request)
-        plan = make_plan(request, console, errors)
-        # with private arrays, since to find them ready takes no memory
-        options = replace(options, redo=True, private_arrays=True, believe_estimates=False, paths=plan.paths)
-        search = Search(request.results / FRONTIER, options)
-        found: list[tuple[Cell, Frontier]] = []
-        for cell in plan.cells if request.max_epochs else map(long_enough, plan.cells):
-            found.append((cell, find_frontier(partial(search.probe, plan, cell), most, precision)))
-            say(console, f"{cell.model} {cell.dataset}: {_outcome(found[-1][1])}")
-        search.ledger.close()
+        raise UserError(f"--memory-limit {request.memory_limit} is less than anything needs; write for example 16GB")
+    if request.dry_run:
+        raise UserError("how often a frontier is probed depends on what is found: leave out --dry-run")
+    # with private arrays, since to find them ready takes no memory
+    options = replace(options, redo=True, private_arrays=True, believe_estimates=False, purpose=None)
+    search = Search(request.results / FRONTIER, options)
+    found: list[tuple[Cell, Frontier]] = []
+    for cell in plan.cells if request.max_epochs else map(long_enough, plan.cells):
+        found.append((cell, find_frontier(partial(search.probe, plan, cell), most, PRECISION)))
+        say(console, f"{cell.model} {cell.dataset}: {_outcome(found[-1][1])}")
+    search.ledger.close()
     if found:
         _show(console, plan, found)
     code = exit_code(plan, {})

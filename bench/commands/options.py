@@ -44,7 +44,6 @@ StudyName = Annotated[
 
 MODELS = "Models, aliases or groups, separated by commas."
 Models = Annotated[str, typer.Option("--models", "--model", help=MODELS)]
-Model = Annotated[str, typer.Option("--model", "--models", help=MODELS)]
 Datasets = Annotated[str, typer.Option(help="Datasets, groups or .npz files, separated by commas.")]
 Trials = Annotated[int, typer.Option(min=1, help="Trials per model and dataset.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first trial; trial i adds i.")]
@@ -74,7 +73,6 @@ _AT_ONCE = "one per processor on small graphs if memory allows, else 1; 1 with -
 Jobs = Annotated[int | None, typer.Option(min=1, help="Cells that run at the same time.", show_default=_AT_ONCE)]
 TrialJobs = Annotated[int, typer.Option("--jobs", min=1, help="Trials that run at the same time.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")]
-AllThreads = Annotated[int | None, typer.Option("--threads", min=1, help="Threads per run.", show_default="all cores")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")]
 UNITS = "with a unit: MB, GB, TB or MiB, GiB, TiB"
 MemoryLimit = Annotated[

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from bench.commands.frontier import FRONTIER
 from bench.commands.paper import paper_sections, published_accuracy
 from bench.commands.stored import check_predictions
 from bench.console import say, show_table, waiting_for
@@ -20,6 +19,7 @@ from bench.datasets.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
 from bench.ledger import Ledger
 from bench.model import Model
+from bench.records import FRONTIER
 from bench.reference import folder_to_read, is_reference, open_reference
 from bench.registry import find_model, models
 from bench.report.comparisons import PairedComparison, probability_of_outperforming

@@ -12,6 +12,7 @@ from bench.cells import Cell
 from bench.commands.cache import cache_in_use
 from bench.commands.display import make_display
 from bench.commands.forecast import Looks, expect, find_room_for, show_forecast
+from bench.commands.frontier import search_frontiers
 from bench.commands.outcome import elsewhere_line, opening_line, show_summary
 from bench.commands.paper import find_study
 from bench.console import say
@@ -23,7 +24,7 @@ from bench.ledger import Ledger, check_writable
 from bench.planning.estimate import Estimator, Forecaster
 from bench.planning.forecast import space_warning
 from bench.planning.sharing import are_small, cells_at_once
-from bench.records import COST
+from bench.records import COST, FRONTIER
 from bench.reference import Reference, open_reference
 from bench.registry import source_hash
 from bench.request import Plan, Request, exit_code, make_options, make_plan
@@ -56,6 +57,8 @@ def _run_request(request: Request, looks: Looks) -> int:
     if not plan.cells:
         return exit_code(plan, {})
     options = replace(options, paths=plan.paths, purpose=plan.purpose)
+    if plan.purpose == FRONTIER:
+        return search_frontiers(request, plan, options, console)
     ledger = Ledger(request.results)
     archive, reason = open_reference(request.results)
     if reason:

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
-from bench.cards import bindings
 from bench.datasets.catalogue import Dataset
 from bench.datasets.sources import REVISION
 from bench.errors import BadData, MissingData, UserError
+from bench.source_code import bindings
 
 if TYPE_CHECKING:
     from bench.datasets.canonical import RawGraph

@@ -1,4 +1,4 @@
-"""How much memory is enough: what `frontier` found, from the ledger of its own runs."""
+"""How much memory is enough: what `run --study frontier` found, from the ledger of its own runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.cells import canonical_json
 from bench.datasets.catalogue import datasets
-from bench.ledger import FRONTIER, Ledger
-from bench.records import DIVERGED, OK, OOM, Record, machine_of
+from bench.ledger import Ledger
+from bench.records import DIVERGED, FRONTIER, OK, OOM, Record, machine_of
 from bench.registry import models
 from bench.report.results import dataset_title, model_title
 from bench.report.table import Entry, Table, entry
@@ -28,7 +28,7 @@ def frontier_table(results: Path) -> Table | None:
         tuple(rows),
         (
             "Memory that a cell may take beyond what a worker has at its start; read-only file maps are free. Found by "
-            "bisection, each run with nothing prepared in advance; `python -m bench frontier` searches.",
+            "bisection, each run with nothing prepared in advance; `python -m bench run --study frontier` searches.",
         ),
     )
 
