@@ -1,8 +1,7 @@
 """Each kernel against what a user would take instead on the same inputs: seconds and memory, forward and backward.
 
-A row builds the same inputs for every side and gives the tensors that want gradients and what is to be computed. The
-numbers must agree to 1e-4. Where chance or a threshold is part of a kernel, `exact` leaves it out for that comparison;
-what is timed has it.
+The rows are in rivals.py. Each builds the same inputs for every side, and the numbers must agree to 1e-4. Where chance
+or a threshold is part of a kernel, `exact` leaves it out for that comparison; what is timed has it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bench.meter import RESET_FILE, read_memory
 from bench.process import use_threads
 from perf.cases import Options, open_data
 from perf.measure import Failed, Measurement, measure, scratch_folder
-from perf.rivals import ROWS, Comparison
+from perf.rivals import ROWS, Build, Comparison
 from perf.table import Row
 
 WORTH = 1.3  # a kernel stays if it takes this many times less time or less memory
@@ -64,8 +63,7 @@ class Kernels:
                 for side, measurements in taken.items():
                     result = measure({**task, "side": side}, options.threads)
                     measurements.append(result)
-                    memory = result.values["memory"] / 1e6
-                    options.say(f"{name}: {side}, round {number}: {result.per_epoch:.4f} s ({result.values['cpu']:.4f} of CPU), {memory:.0f} MB")
+                    options.say(f"{name}: {side}, round {number}: {describe(result)}")
         return [row for rival in comparison.rivals for row in self._rows(name, rival, taken)]
 
     def _rows(self, name: str, rival: str, taken: dict[str, list[Measurement]]) -> list[Row]:
@@ -78,6 +76,12 @@ class Kernels:
             row("CPU seconds", lambda side: side.values["cpu"]),
             row("MB", lambda side: side.values["memory"] / 1e6),
         ]
+
+
+def describe(result: Measurement) -> str:
+    """A measurement in one line."""
+    cpu, memory = result.values["cpu"], result.values["memory"] / 1e6
+    return f"{result.per_epoch:.4f} s ({cpu:.4f} s of the processor), {memory:.0f} MB"
 
 
 def check_agreement(name: str, files: list[Path]) -> None:
@@ -114,10 +118,11 @@ def run_side(task: dict[str, Any]) -> dict[str, Any]:
     return {"epochs": seconds, "cpu": statistics.median(cpu[1:] or cpu), "memory": memory_used}
 
 
-def prepare_step(build: Any, graph: Graph, side: str, exact: bool = False) -> Callable[[], list[np.ndarray]]:
+def prepare_step(build: Build, graph: Graph, side: str, exact: bool = False) -> Callable[[], list[np.ndarray]]:
     """What computes a side's outputs and gradients, for the same inputs on every side."""
     torch.manual_seed(0)
-    leaves, compute = build(graph, side, exact)
+    leaves, sides = build(graph, exact)
+    compute = sides[side]()
 
     def step() -> list[np.ndarray]:
         out = compute()
@@ -142,13 +147,12 @@ def _start_of_peak() -> int:
 
 
 def corner(graph: Graph) -> Graph:
-    """The nodes of highest degree, in arrays that are as writable as the graph's (compiled code depends on that)."""
+    """The nodes of highest degree, in arrays that are as writable as the graph's: compiled code depends on that."""
     nodes = np.sort(np.argsort(-graph.degrees, kind="stable")[:CORNER])
-    edges, features = sp.csr_array(graph.adjacency()[nodes][:, nodes]), graph.features[nodes]
+    edges: Any = graph.adjacency()[nodes][:, nodes]
     edges.sort_indices()
-    parts = [edges.indptr, edges.indices]
-    parts += [features.data, features.indices, features.indptr] if sp.issparse(features) else [features]
-    for part in parts:
+    features = sp.csr_array(graph.features[nodes])
+    for part in (edges.indptr, edges.indices, features.indptr, features.indices, features.data):
         part.flags.writeable = graph.indptr.flags.writeable
     return replace(
         graph, indptr=edges.indptr, indices=edges.indices, features=features, labels=graph.labels[nodes], fingerprint=""

@@ -1,7 +1,7 @@
-"""The rows of the `kernels` case: for each kernel, ours and what a user would take instead (see kernels.py).
+"""The rows of the `kernels` case: each kernel and what a user would take instead.
 
-A row's function takes a graph, a side and whether results are to be compared (`exact`); it returns the tensors that
-want gradients and what computes the result. Libraries and kernels are imported by the side that needs them.
+A row takes a graph and whether results are to be compared (`exact`: nothing is dropped then). It gives the tensors that
+want gradients, and for each side what builds its structures and returns the function that is measured.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +22,10 @@ from torch.utils.checkpoint import checkpoint
 from bench.data.graph import Graph
 from bench.prepared import PrepareCache, as_tensor
 
-Build = Callable[[Graph, str, bool], tuple[list[Tensor], Callable[[], Any]]]
-CSR, DGL, PYG, TORCH, SCIPY = "torch CSR", "dgl.ops", "torch_geometric", "torch", "scipy"
-WHERE = {  # kernels by the module they are in, the only place to change when one moves
+Sides = dict[str, Callable[[], Callable[[], Any]]]
+Build = Callable[[Graph, bool], tuple[list[Tensor], Sides]]
+CSR, DGL, PYG, TORCH, SDPA, SCIPY = "torch CSR", "dgl.ops", "torch_geometric", "torch", "torch SDPA", "scipy"
+WHERE = {  # in which module of models/kernels (or elsewhere) a kernel is: the only place to change when one moves
     "propagation": "SparseOperator normalized_adjacency",
     "features": "FeatureMatrix",
     "edge_softmax": "edge_attention",
@@ -31,7 +33,7 @@ WHERE = {  # kernels by the module they are in, the only place to change when on
     "attention": "token_attention",
     "biased_attention": "SpatialBias lean_attention",
     "kernelized_attention": "kernel_attention plain_kernel_attention gumbel_weights mean_log_attention",
-    "diffusion": "PowerIteration Polynomial DroppedAdjacency",
+    "diffusion": "PowerIteration plain_power_iteration Polynomial plain_polynomial DroppedAdjacency",
     "dropout": "add_dropped dropped",
     "relations": "squared plain_squared",
     "distances": "_all_distances plain_distances",
@@ -42,13 +44,13 @@ WHERE = {  # kernels by the module they are in, the only place to change when on
     "random_features": "softmax_features orthogonal_directions",
     "models.san": "feed_forward",
     "models.graphgps": "return_probabilities",
-    "models.graphsaint": "Sampler GraphSAINTConfig count_subgraphs",
+    "models.graphsaint": "Sampler GraphSAINTConfig",
     "models.grandplus": "_mix_sparse",
 }
 
 
 class Comparison(NamedTuple):
-    """One row: who uses the kernel, on which graph it is measured, against what."""
+    """Who uses a kernel, on which graph it is measured, against what."""
 
     used_by: str
     dataset: str
@@ -60,6 +62,8 @@ ROWS: dict[str, Comparison] = {}
 
 
 def row(name: str, used_by: str, dataset: str, *rivals: str) -> Callable[[Build], Build]:
+    """Add a row to the table."""
+
     def add(build: Build) -> Build:
         ROWS[name] = Comparison(used_by, dataset, rivals, build)
         return build
@@ -68,7 +72,7 @@ def row(name: str, used_by: str, dataset: str, *rivals: str) -> Callable[[Build]
 
 
 def kernel(name: str) -> Any:
-    """The kernel of this name, imported from where it is now."""
+    """Import the kernel of this name from where it is now."""
     [place] = [place for place, names in WHERE.items() if name in names.split()]
     return getattr(importlib.import_module(place if "." in place else f"models.kernels.{place}"), name)
 
@@ -77,592 +81,586 @@ def leaf(*shape: int) -> Tensor:
     return torch.randn(shape).requires_grad_()
 
 
-def csr(matrix: sp.csr_array, values: Tensor | None = None) -> Tensor:
+def positive(*shape: int) -> Tensor:
+    return torch.rand(shape).add_(0.1).requires_grad_()
+
+
+def normalised(graph: Graph) -> Any:
+    return kernel("normalized_adjacency")(graph)
+
+
+def operator(matrix: Any) -> Any:
+    return kernel("SparseOperator")(matrix, symmetric=True)
+
+
+def csr(matrix: Any) -> Tensor:
     indptr, indices, data = (as_tensor(part) for part in (matrix.indptr, matrix.indices, matrix.data))
-    return torch.sparse_csr_tensor(indptr, indices, data if values is None else values, size=matrix.shape)
+    return torch.sparse_csr_tensor(indptr, indices, data, size=matrix.shape)
 
 
-def dgl_graph(indptr: np.ndarray, indices: np.ndarray) -> tuple[Any, Any]:
-    """dgl.ops and the graph with an edge per entry, in the entries' order."""
+def dropped_csr(matrix: Tensor, rate: float) -> Tensor:
+    """The same pattern with dropout on its values."""
+    values = functional.dropout(matrix.values(), rate)
+    return torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), values, size=matrix.shape)
+
+
+def dgl_graph(edges: Any) -> tuple[Any, Any]:
+    """dgl.ops, and a graph whose edges are the entries of a CSR matrix in their order."""
     os.environ.setdefault("DGLBACKEND", "pytorch")
     import dgl
 
-    entries = (
-        torch.from_numpy(np.array(indptr)),
-        torch.from_numpy(np.array(indices)),
-        torch.arange(len(indices)).int(),
-    )
-    graph = dgl.graph(("csc", entries), num_nodes=len(indptr) - 1, idtype=torch.int32)
+    parts = as_tensor(edges.indptr), as_tensor(edges.indices), torch.arange(len(edges.indices)).int()
+    graph = dgl.graph(("csc", parts), num_nodes=len(edges.indptr) - 1, idtype=torch.int32)
     graph.create_formats_()
     return dgl.ops, graph
 
 
-def edge_index(indptr: np.ndarray, indices: np.ndarray) -> Tensor:
-    """Sources and targets of the edges."""
-    targets = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return torch.from_numpy(np.stack([indices, targets]).astype(np.int64))
+def edge_index(edges: Any) -> Tensor:
+    """Sources and targets, as torch_geometric wants them."""
+    targets = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+    return torch.from_numpy(np.stack([edges.indices, targets]).astype(np.int64))
+
+
+def data_of(graph: Graph) -> Any:
+    from torch_geometric.data import Data
+
+    return Data(edge_index=edge_index(graph), num_nodes=graph.num_nodes)
+
+
+def once(side: Callable[[], Any]) -> Callable[[], Callable[[], Any]]:
+    """For a side that builds nothing before it is measured."""
+    return lambda: side
 
 
 # -- sparse products ---------------------------------------------------------------------------------------------------
 
 
 @row("adjacency product", "GCN, GraphGPS, GraphSAINT, NodeFormer", "physics", CSR, DGL)
-def adjacency_product(graph: Graph, side: str, exact: bool) -> Any:
-    matrix, dense = kernel("normalized_adjacency")(graph), leaf(graph.num_nodes, 64)
-    if side == DGL:
-        ops, edges = dgl_graph(matrix.indptr, matrix.indices)
-        weights = torch.from_numpy(matrix.data)[:, None]
-        return [dense], lambda: ops.u_mul_e_sum(edges, dense, weights)
-    operator = kernel("SparseOperator")(matrix, symmetric=True) if side == "ours" else csr(matrix)
-    return [dense], lambda: operator @ dense
+def adjacency_product(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    matrix, dense = normalised(graph), leaf(graph.num_nodes, 64)
+
+    def of_dgl() -> Callable[[], Tensor]:
+        (ops, edges), weights = dgl_graph(matrix), as_tensor(matrix.data)[:, None]
+        return lambda: ops.u_mul_e_sum(edges, dense, weights)
+
+    return [dense], {
+        "ours": lambda: partial(operator(matrix).__matmul__, dense),
+        CSR: lambda: partial(torch.matmul, csr(matrix), dense),
+        DGL: of_dgl,
+    }
 
 
-def _feature_product(rate: float) -> Build:
-    def build(graph: Graph, side: str, exact: bool) -> Any:
-        weight, share = leaf(graph.num_features, 64), 0.0 if exact else rate
-        if side == "ours":
-            features = kernel("FeatureMatrix")(graph.features)
-            return [weight], lambda: features.dropped(share) @ weight
-        matrix = csr(graph.features)
+def feature_product(rate: float, graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    weight, drop = leaf(graph.num_features, 64), 0.0 if exact else rate
 
-        def product() -> Tensor:
-            values = functional.dropout(matrix.values(), share)
-            return csr_of(matrix, values) @ weight if share else matrix @ weight
+    def ours() -> Callable[[], Tensor]:
+        features = kernel("FeatureMatrix")(graph.features)
+        return lambda: features.dropped(drop) @ weight
 
-        return [weight], product
+    def of_csr() -> Callable[[], Tensor]:
+        features = csr(graph.features)
+        return lambda: (dropped_csr(features, drop) if drop else features) @ weight
 
-    return build
+    return [weight], {"ours": ours, CSR: of_csr}
 
 
-def csr_of(matrix: Tensor, values: Tensor) -> Tensor:
-    """The same pattern with other values."""
-    return torch.sparse_csr_tensor(matrix.crow_indices(), matrix.col_indices(), values, size=matrix.shape)
-
-
-row("feature product", "all with sparse features", "physics", CSR)(_feature_product(0.0))
-row("feature product, dropout", "GCN, APPNP, GPRGNN, GAT", "physics", CSR)(_feature_product(0.5))
+row("feature product", "all with sparse features", "physics", CSR)(partial(feature_product, 0.0))
+row("feature product, dropout", "GCN, GAT, APPNP, GPRGNN", "physics", CSR)(partial(feature_product, 0.5))
 
 
 @row("GCN step", "GCN", "physics", CSR, f"{PYG}, dense")
-def gcn_step(graph: Graph, side: str, exact: bool) -> Any:
-    """Two layers of width 64 with dropout on the features; a step with gradients, without the optimiser."""
-    first, last = leaf(64, graph.num_features), leaf(graph.num_classes, 64)
-    rate, matrix = 0.0 if exact else 0.5, kernel("normalized_adjacency")(graph)
-    if side == "ours":
-        features, operator = kernel("FeatureMatrix")(graph.features), kernel("SparseOperator")(matrix, symmetric=True)
+def gcn_step(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    """Two layers of width 64 with dropout: forward and backward."""
+    first, last, matrix = leaf(64, graph.num_features), leaf(graph.num_classes, 64), normalised(graph)
+    rate, entries = 0.0 if exact else 0.5, sp.csr_array(graph.features)
 
+    def network(adjacency: Any, features: Callable[[], Any]) -> Callable[[], Tensor]:
         def step() -> Tensor:
-            hidden = (operator @ (features.dropped(rate) @ first.T.contiguous())).relu()
-            return operator @ (functional.dropout(hidden, rate) @ last.T)
+            hidden = (adjacency @ (features() @ first.T.contiguous())).relu()
+            return adjacency @ (functional.dropout(hidden, rate) @ last.T)
 
-    elif side == CSR:
-        sparse, adjacency = csr(graph.features), csr(matrix)
+        return step
 
-        def step() -> Tensor:
-            entered = csr_of(sparse, functional.dropout(sparse.values(), rate))
-            return adjacency @ (functional.dropout((adjacency @ (entered @ first.T)).relu(), rate) @ last.T)
-
-    else:
+    def of_pyg() -> Callable[[], Tensor]:
         from torch_geometric.nn import GCNConv
 
-        dense, edges = torch.from_numpy(graph.features.toarray()), edge_index(matrix.indptr, matrix.indices)
-        values, layers = torch.from_numpy(matrix.data), []
-        for weight in (first, last):
-            layers.append(GCNConv(*weight.T.shape, bias=False, normalize=False))
-            layers[-1].lin.weight = nn.Parameter(weight.detach().clone())
-        weights = [layer.lin.weight for layer in layers]
+        layers = [GCNConv(*weight.T.shape, bias=False, normalize=False) for weight in (first, last)]
+        edges, values, features = edge_index(matrix), as_tensor(matrix.data), as_tensor(entries.toarray())
+        for layer, weight in zip(layers, (first, last), strict=True):
+            del layer.lin.weight
+            layer.lin.weight = weight
 
         def step() -> Tensor:
-            hidden = layers[0](functional.dropout(dense, rate), edges, values).relu()
+            hidden = layers[0](functional.dropout(features, rate), edges, values).relu()
             return layers[1](functional.dropout(hidden, rate), edges, values)
 
-        return weights, step
-    return [first, last], step
+        return step
+
+    return [first, last], {
+        "ours": lambda: network(operator(matrix), partial(kernel("FeatureMatrix")(graph.features).dropped, rate)),
+        CSR: lambda: network(csr(matrix), partial(dropped_csr, csr(graph.features), rate)),
+        f"{PYG}, dense": of_pyg,
+    }
 
 
 @row("neighbour_sums", "PPRGo, GRAND+", "physics", CSR)
-def neighbour_sums(graph: Graph, side: str, exact: bool) -> Any:
+def neighbour_sums(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     dense, own = torch.randn(graph.num_nodes, 64), np.zeros(graph.num_nodes, dtype=np.bool_)
-    if side == "ours":
-        sums, out = kernel("neighbour_sums"), torch.empty_like(dense)
-        return [], lambda: (sums(graph, own, dense, out), out)[1]
-    matrix = csr(graph.adjacency())
-    return [], lambda: matrix @ dense
+
+    def ours() -> Tensor:
+        out = torch.empty_like(dense)
+        kernel("neighbour_sums")(graph, own, dense, out)
+        return out
+
+    return [], {"ours": once(ours), CSR: lambda: partial(torch.matmul, csr(graph.adjacency()), dense)}
 
 
 @row("mixed rows", "GRAND+", "physics", SCIPY)
-def mixed_rows(graph: Graph, side: str, exact: bool) -> Any:
+def mixed_rows(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    features: Any = graph.features
     columns = torch.randint(graph.num_nodes, (300, 64)).int().numpy()
-    weights, features = np.random.default_rng(0).random(columns.shape, dtype=np.float32), graph.features
-    if side == "ours":
-        mix = kernel("_mix_sparse")
+    weights = np.random.default_rng(0).random(columns.shape, dtype=np.float32)
 
-        def mixed() -> np.ndarray:
-            out = np.zeros((len(columns), features.shape[1]), dtype=np.float32)
-            mix(columns, weights, features.indptr, features.indices, features.data, out)
-            return out
+    def ours() -> np.ndarray:
+        out = np.zeros((len(columns), features.shape[1]), dtype=np.float32)
+        kernel("_mix_sparse")(columns, weights, features.indptr, features.indices, features.data, out)
+        return out
 
-        return [], mixed
-    starts = np.arange(0, columns.size + 1, columns.shape[1])
-    shape = len(columns), graph.num_nodes
-    return [], lambda: (sp.csr_array((weights.ravel(), columns.ravel(), starts), shape=shape) @ features).toarray()
+    def of_scipy() -> np.ndarray:
+        starts, shape = np.arange(0, columns.size + 1, columns.shape[1]), (len(columns), graph.num_nodes)
+        return (sp.csr_array((weights.ravel(), columns.ravel(), starts), shape=shape) @ features).toarray()
+
+    return [], {"ours": once(ours), SCIPY: once(of_scipy)}
 
 
-@row("power iteration, dropped adjacency", "APPNP", "computer", CSR, PYG)
-def power_iteration(graph: Graph, side: str, exact: bool) -> Any:
-    local, matrix, rate = leaf(graph.num_nodes, graph.num_classes), kernel("normalized_adjacency")(graph), 0.5
-    rate = 0.0 if exact else rate
-    if side == "ours":
-        spread, dropped = kernel("PowerIteration"), kernel("DroppedAdjacency")
-        return [local], lambda: spread.apply(local, [dropped(matrix, rate, seed) for seed in range(10)], 0.2)
-    if side == PYG:
-        from torch_geometric.nn import APPNP
+@row("power iteration, dropped adjacency", "APPNP", "computer", CSR)
+def power_iteration(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    local, matrix, rate = leaf(graph.num_nodes, graph.num_classes), normalised(graph), 0.0 if exact else 0.5
 
-        steps = APPNP(10, 0.2, dropout=rate, add_self_loops=False, normalize=False)
-        edges, values = edge_index(matrix.indptr, matrix.indices), torch.from_numpy(matrix.data)
-        return [local], lambda: steps(local, edges, values)
-    adjacency = csr(matrix)
+    def ours() -> Tensor:
+        steps = [kernel("DroppedAdjacency")(matrix, rate, seed) for seed in range(10)]
+        return kernel("PowerIteration").apply(local, steps, 0.2)
 
-    def power() -> Tensor:
-        spread = local
-        for _ in range(10):
-            spread = 0.8 * (csr_of(adjacency, functional.dropout(adjacency.values(), rate)) @ spread) + 0.2 * local
-        return spread
+    def of_csr() -> Callable[[], Tensor]:
+        adjacency, spread = csr(matrix), kernel("plain_power_iteration")
+        return lambda: spread(local, [dropped_csr(adjacency, rate) for _ in range(10)], 0.2)
 
-    return [local], power
+    return [local], {"ours": once(ours), CSR: of_csr}
 
 
 @row("polynomial", "GPRGNN", "computer", CSR)
-def polynomial(graph: Graph, side: str, exact: bool) -> Any:
-    local, gamma = leaf(graph.num_nodes, graph.num_classes), leaf(11)
-    matrix = kernel("normalized_adjacency")(graph)
-    if side == "ours":
-        operator, spread = kernel("SparseOperator")(matrix, symmetric=True), kernel("Polynomial")
-        return [local, gamma], lambda: spread.apply(local, gamma, operator)
-    adjacency = csr(matrix)
-
-    def powers() -> Tensor:
-        total, power = gamma[0] * local, local
-        for weight in gamma[1:]:
-            power = adjacency @ power
-            total = total + weight * power
-        return total
-
-    return [local, gamma], powers
+def polynomial(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    local, gamma, matrix = leaf(graph.num_nodes, graph.num_classes), leaf(11), normalised(graph)
+    return [local, gamma], {
+        "ours": lambda: partial(kernel("Polynomial").apply, local, gamma, operator(matrix)),
+        CSR: lambda: partial(kernel("plain_polynomial"), local, gamma, csr(matrix)),
+    }
 
 
 @row("hop tokens", "NAGphormer", "photo", CSR)
-def hop_tokens(graph: Graph, side: str, exact: bool) -> Any:
-    if side == "ours":
-        build, nothing = kernel("MaterialisedTokens").build, np.zeros((graph.num_nodes, 0), dtype=np.float32)
-        return [], lambda: tuple(build(graph, nothing, 3, PrepareCache(), {}).hops)
+def hop_tokens(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    features: Any = graph.features
+    nothing = np.zeros((graph.num_nodes, 0), dtype=np.float32)
 
-    def hops() -> tuple[Tensor, ...]:
-        adjacency, found = csr(kernel("normalized_adjacency")(graph)), [torch.from_numpy(_dense(graph.features))]
+    def of_csr() -> tuple[Tensor, ...]:
+        adjacency, hops = csr(normalised(graph)), [as_tensor(features.toarray())]
         for _ in range(3):
-            found.append(adjacency @ found[-1])
-        return tuple(found)
+            hops.append(adjacency @ hops[-1])
+        return tuple(hops)
 
-    return [], hops
-
-
-def _dense(features: Any) -> np.ndarray:
-    return features.toarray() if sp.issparse(features) else np.array(features)
+    build = kernel("MaterialisedTokens").build
+    return [], {"ours": once(lambda: tuple(build(graph, nothing, 3, PrepareCache(), {}).hops)), CSR: once(of_csr)}
 
 
 @row("projected tokens", "NAGphormer", "physics", CSR)
-def projected_tokens(graph: Graph, side: str, exact: bool) -> Any:
+def projected_tokens(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     weight, nodes = (
         leaf(128, graph.num_features + 10),
         torch.arange(0, graph.num_nodes, max(1, graph.num_nodes // 2000)),
     )
     structure = np.random.default_rng(0).random((graph.num_nodes, 10), dtype=np.float32)
-    if side == "ours":
-        tokens = kernel("ProjectedTokens").build(graph, structure, 5)
-        return [weight], lambda: tokens.project(nodes, weight)
-    features, beside = csr(graph.features), torch.from_numpy(structure)
-    adjacency = csr(kernel("normalized_adjacency")(graph))
 
-    def project() -> Tensor:
-        hops = [features @ weight[:, :-10].T + beside @ weight[:, -10:].T]
-        for _ in range(5):
-            hops.append(adjacency @ hops[-1])
-        return torch.stack([hop[nodes] for hop in hops], dim=1)
+    def of_csr() -> Callable[[], Tensor]:
+        features, beside, adjacency = csr(graph.features), as_tensor(structure), csr(normalised(graph))
 
-    return [weight], project
+        def project() -> Tensor:
+            hops = [features @ weight[:, :-10].T + beside @ weight[:, -10:].T]
+            for _ in range(5):
+                hops.append(adjacency @ hops[-1])
+            return torch.stack([hop[nodes] for hop in hops], dim=1)
+
+        return project
+
+    build = kernel("ProjectedTokens").build
+    return [weight], {"ours": lambda: partial(build(graph, structure, 5).project, nodes, weight), CSR: of_csr}
 
 
 # -- attention along edges ---------------------------------------------------------------------------------------------
 
 
 @row("edge_softmax", "GAT", "computer", DGL, PYG)
-def edge_softmax(graph: Graph, side: str, exact: bool) -> Any:
+def edge_softmax(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     nodes, heads, rate = graph.num_nodes, 8, 0.0 if exact else 0.3
-    leaves = values, reader, read = leaf(nodes, 256), leaf(nodes, heads), leaf(nodes, heads)
+    values, reader, read = leaf(nodes, 256), leaf(nodes, heads), leaf(nodes, heads)
     edges = kernel("Edges").of(graph, self_loops=True)
-    if side == "ours":
-        attend = kernel("edge_attention")
-        return [*leaves], lambda: attend(values, reader, read, edges, rate)
-    if side == DGL:
-        ops, of_dgl = dgl_graph(edges.indptr, edges.indices)
 
-        def attend_dgl() -> Tensor:
-            scores = functional.leaky_relu(ops.u_add_v(of_dgl, read.unsqueeze(2), reader.unsqueeze(2)), 0.2)
-            weights = functional.dropout(ops.edge_softmax(of_dgl, scores), rate)
-            return ops.u_mul_e_sum(of_dgl, values.view(nodes, heads, -1), weights).flatten(1)
+    def of_dgl() -> Callable[[], Tensor]:
+        ops, linked = dgl_graph(edges)
 
-        return [*leaves], attend_dgl
-    from torch_geometric.utils import scatter, softmax
+        def attend() -> Tensor:
+            scores = functional.leaky_relu(ops.u_add_v(linked, read.unsqueeze(2), reader.unsqueeze(2)), 0.2)
+            weights = functional.dropout(ops.edge_softmax(linked, scores), rate)
+            return ops.u_mul_e_sum(linked, values.view(nodes, heads, -1), weights).flatten(1)
 
-    source, target = edge_index(edges.indptr, edges.indices)
+        return attend
 
-    def attend_pyg() -> Tensor:
-        """What GATConv does after its projection."""
-        scores = functional.leaky_relu(read[source] + reader[target], 0.2)
-        weights = functional.dropout(softmax(scores, target, num_nodes=nodes), rate)
-        messages = values.view(nodes, heads, -1)[source] * weights.unsqueeze(2)
-        return scatter(messages, target, dim_size=nodes).flatten(1)
+    def of_pyg() -> Callable[[], Tensor]:
+        from torch_geometric.utils import scatter, softmax
 
-    return [*leaves], attend_pyg
+        source, target = edge_index(edges)
+
+        def attend() -> Tensor:  # what GATConv does after its projection
+            scores = functional.leaky_relu(read[source] + reader[target], 0.2)
+            weights = functional.dropout(softmax(scores, target, num_nodes=nodes), rate)
+            messages = values.view(nodes, heads, -1)[source] * weights.unsqueeze(2)
+            return scatter(messages, target, dim_size=nodes).flatten(1)
+
+        return attend
+
+    ours = partial(kernel("edge_attention"), values, reader, read, edges, rate)
+    return [values, reader, read], {"ours": once(ours), DGL: of_dgl, PYG: of_pyg}
 
 
 @row("edge sums", "GT, SAN", "computer", DGL, PYG)
-def edge_sums(graph: Graph, side: str, exact: bool) -> Any:
-    nodes = graph.num_nodes
-    leaves = query, key, value = leaf(nodes, 8, 8), leaf(nodes, 8, 8), leaf(nodes, 8, 8)
-    if side == "ours":
+def edge_sums(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    query, key, value = leaves = [leaf(graph.num_nodes, 8, 8) for _ in range(3)]
+
+    def ours() -> Callable[[], Tensor]:
         edges = kernel("Edges").of(graph)
+        return lambda: torch.cat(edges.sums(query, key, value), dim=2)
+
+    def of_dgl() -> Callable[[], Tensor]:
+        ops, linked = dgl_graph(graph)
 
         def attend() -> Tensor:
-            weighted, total = edges.sums(query, key, value)
-            return weighted / (total + 1e-6)
+            weights = (ops.u_dot_v(linked, key, query) * 8**-0.5).clamp(-5, 5).exp()
+            return torch.cat([ops.u_mul_e_sum(linked, value, weights), ops.copy_e_sum(linked, weights)], dim=2)
 
-    elif side == DGL:
-        ops, of_dgl = dgl_graph(graph.indptr, graph.indices)
+        return attend
 
-        def attend() -> Tensor:
-            weights = (ops.u_dot_v(of_dgl, key, query) * 8**-0.5).clamp(-5, 5).exp()
-            return ops.u_mul_e_sum(of_dgl, value, weights) / (ops.copy_e_sum(of_dgl, weights) + 1e-6)
-
-    else:
+    def of_pyg() -> Callable[[], Tensor]:
         from torch_geometric.utils import scatter
 
-        source, target = edge_index(graph.indptr, graph.indices)
+        source, target = edge_index(graph)
 
-        def attend() -> Tensor:
-            """As TransformerConv's messages are formed and summed."""
+        def attend() -> Tensor:  # as TransformerConv's messages are formed and summed
             weights = ((query[target] * key[source]).sum(2, keepdim=True) * 8**-0.5).clamp(-5, 5).exp()
-            total = scatter(weights, target, dim_size=nodes)
-            return scatter(value[source] * weights, target, dim_size=nodes) / (total + 1e-6)
+            parts = (value[source] * weights, weights)
+            return torch.cat([scatter(part, target, dim_size=graph.num_nodes) for part in parts], dim=2)
 
-    return [*leaves], attend
+        return attend
+
+    return leaves, {"ours": ours, DGL: of_dgl, PYG: of_pyg}
 
 
 @row("complement sums", "SAN, full attention", "photo", f"{TORCH}, checkpointed")
-def complement_sums(graph: Graph, side: str, exact: bool) -> Any:
-    nodes = graph.num_nodes
-    leaves = query, key, value = leaf(nodes, 8, 8), leaf(nodes, 8, 8), leaf(nodes, 8, 8)
-    edges, rows = kernel("Edges").of(graph), max(1, (1 << 24) // (8 * nodes))
-    if side == "ours":
-        return [*leaves], lambda: torch.cat(edges.complement_sums(query, key, value, rows), dim=2)
-    adjacency = graph.adjacency()
+def complement_sums(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    nodes, adjacency = graph.num_nodes, graph.adjacency()
+    query, key, value = leaves = [leaf(nodes, 8, 8) for _ in range(3)]
+    rows = max(1, (1 << 24) // (8 * nodes))
+
+    def ours() -> Callable[[], Tensor]:
+        edges = kernel("Edges").of(graph)
+        return lambda: torch.cat(edges.complement_sums(query, key, value, rows), dim=2)
 
     def of_rows(first: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        part = adjacency[first : first + q.shape[1]].tocoo()
-        weights = (q @ k.transpose(1, 2) * 8**-0.5).clamp(-5, 5).exp()
-        others = torch.ones(q.shape[1], nodes)
-        others[torch.from_numpy(part.row), torch.from_numpy(part.col)] = 0.0
+        others = torch.from_numpy(1.0 - adjacency[first : first + q.shape[1]].toarray())
         others[torch.arange(q.shape[1]), torch.arange(first, first + q.shape[1])] = 0.0
-        weights = weights * others
+        weights = (q @ k.transpose(1, 2) * 8**-0.5).clamp(-5, 5).exp() * others
         return torch.cat([weights @ v, weights.sum(2, keepdim=True)], dim=2)
 
-    def attend() -> Tensor:
-        q, k, v = (part.transpose(0, 1) for part in (query, key, value))
-        parts = [
-            checkpoint(of_rows, at * rows, part, k, v, use_reentrant=False) for at, part in enumerate(q.split(rows, 1))
-        ]
-        return torch.cat(parts, dim=1).transpose(0, 1)
+    def of_torch() -> Tensor:
+        q, k, v = (part.transpose(0, 1) for part in leaves)
+        parts = enumerate(q.split(rows, 1))
+        sums = [checkpoint(of_rows, at * rows, part, k, v, use_reentrant=False) for at, part in parts]
+        return torch.cat(sums, dim=1).transpose(0, 1)
 
-    return [*leaves], attend
+    return leaves, {"ours": ours, f"{TORCH}, checkpointed": once(of_torch)}
 
 
 @row("mean log attention", "NodeFormer", "photo", DGL)
-def mean_log_attention(graph: Graph, side: str, exact: bool) -> Any:
-    nodes, pattern = graph.num_nodes, kernel("normalized_adjacency")(graph)
-    query, key = (torch.rand(nodes, 4, 30).add_(0.1).requires_grad_() for _ in range(2))
-    if side == "ours":
-        mean = kernel("mean_log_attention")
-        return [query, key], lambda: mean(query, key, pattern)
-    ops, edges = dgl_graph(pattern.indptr, pattern.indices)
-    share = torch.from_numpy(1.0 / np.repeat(np.diff(pattern.indptr), np.diff(pattern.indptr))).float()
+def mean_log_attention(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    query, key, pattern = positive(graph.num_nodes, 4, 30), positive(graph.num_nodes, 4, 30), normalised(graph)
 
-    def mean_log() -> Tensor:
-        on_pairs = (ops.u_dot_v(edges, key, query).squeeze(2).log().sum(1) * share).sum()
-        everything = torch.einsum("nhm,hm->nh", query, key.sum(dim=0)).log().sum()
-        return (on_pairs - everything) / (pattern.nnz * 4)
+    def of_dgl() -> Callable[[], Tensor]:
+        (ops, edges), degrees = dgl_graph(pattern), as_tensor(np.diff(pattern.indptr))
+        shares = (1.0 / degrees).repeat_interleave(degrees)
 
-    return [query, key], mean_log
+        def mean() -> Tensor:
+            on_pairs = (ops.u_dot_v(edges, key, query).squeeze(2).log().sum(1) * shares).sum()
+            everything = torch.einsum("nhm,hm->nh", query, key.sum(dim=0)).log().sum()
+            return (on_pairs - everything) / (pattern.nnz * 4)
+
+        return mean
+
+    return [query, key], {"ours": once(partial(kernel("mean_log_attention"), query, key, pattern)), DGL: of_dgl}
 
 
 # -- attention among tokens and among all nodes ------------------------------------------------------------------------
 
 
-def _token_attention(batch: int, length: int, width: int, heads: int) -> Build:
-    def build(graph: Graph, side: str, exact: bool) -> Any:
-        count, rate = min(batch, graph.num_nodes), 0.0 if exact else 0.1
-        packed = leaf(count, length, 3 * width)
-        if side == "ours":
-            attend = kernel("token_attention")
-            return [packed], lambda: attend(packed, heads, rate)
+def token_attention(
+    batch: int, length: int, width: int, heads: int, graph: Graph, exact: bool
+) -> tuple[list[Tensor], Sides]:
+    packed, rate = leaf(min(batch, graph.num_nodes), length, 3 * width), 0.0 if exact else 0.1
 
-        def attend_torch() -> Tensor:
-            q, k, v = packed.view(count, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
-            return functional.scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(2)
+    def of_torch() -> Tensor:
+        q, k, v = packed.view(len(packed), length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+        return functional.scaled_dot_product_attention(q, k, v, dropout_p=rate).transpose(1, 2).flatten(2)
 
-        return [packed], attend_torch
-
-    return build
+    return [packed], {"ours": once(partial(kernel("token_attention"), packed, heads, rate)), SDPA: once(of_torch)}
 
 
-row("token attention, 4 x 512", "NAGphormer", "computer", f"{TORCH} SDPA")(_token_attention(2000, 4, 512, 8))
-row("token attention, 10 x 16", "SAN's encoder", "photo", f"{TORCH} SDPA")(_token_attention(10**9, 10, 16, 4))
+row("token attention, 4 x 512", "NAGphormer", "computer", SDPA)(partial(token_attention, 2000, 4, 512, 8))
+row("token attention, 10 x 16", "SAN's encoder", "photo", SDPA)(partial(token_attention, 100_000, 10, 16, 4))
 
 
-@row("biased attention", "Graphormer", "photo", f"{TORCH} SDPA")
-def biased_attention(graph: Graph, side: str, exact: bool) -> Any:
-    nodes = graph.num_nodes
-    leaves = q, k, v, table = leaf(4, nodes, 16), leaf(4, nodes, 16), leaf(4, nodes, 16), leaf(4, 256)
-    distances = torch.from_numpy(kernel("_all_distances")(graph))
-    if side == "ours":
-        attend, bias = kernel("lean_attention"), kernel("SpatialBias")
-        return [*leaves], lambda: attend(q, k, v, 0.0, bias(table, distances, torch.arange(nodes)))
-    kinds = distances.int()
-    sdpa = functional.scaled_dot_product_attention
-    return [*leaves], lambda: sdpa(q[None], k[None], v[None], attn_mask=table[:, kinds][None])[0]
+@row("biased attention", "Graphormer", "photo", SDPA)
+def biased_attention(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    q, k, v, table = leaves = [*(leaf(4, graph.num_nodes, 16) for _ in range(3)), leaf(4, 256)]
+    distances, sdpa = as_tensor(kernel("_all_distances")(graph)), functional.scaled_dot_product_attention
+
+    def ours() -> Callable[[], Tensor]:
+        bias = kernel("SpatialBias")(table, distances, torch.arange(graph.num_nodes))
+        return partial(kernel("lean_attention"), q, k, v, 0.0, bias)
+
+    def of_torch() -> Callable[[], Tensor]:
+        kinds = distances.int()
+        return lambda: sdpa(q[None], k[None], v[None], attn_mask=table[:, kinds][None])[0]
+
+    return leaves, {"ours": ours, SDPA: of_torch}
 
 
-@row("attention with dropout", "GraphGPS, transformer", "photo", f"{TORCH} SDPA")
-def dropped_attention(graph: Graph, side: str, exact: bool) -> Any:
+@row("attention with dropout", "GraphGPS, transformer", "photo", SDPA)
+def dropped_attention(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     q, k, v = leaves = [leaf(4, graph.num_nodes, 16) for _ in range(3)]
-    rate = 0.0 if exact else 0.5
-    if side == "ours":
-        attend = kernel("lean_attention")
-        return leaves, lambda: attend(q, k, v, rate)
-    sdpa = functional.scaled_dot_product_attention
-    return leaves, lambda: sdpa(q[None], k[None], v[None], dropout_p=rate)[0]
+    rate, sdpa = 0.0 if exact else 0.5, functional.scaled_dot_product_attention
+    return leaves, {
+        "ours": once(partial(kernel("lean_attention"), q, k, v, rate)),
+        SDPA: once(lambda: sdpa(q[None], k[None], v[None], dropout_p=rate)[0]),
+    }
 
 
 @row("kernel attention", "NodeFormer", "photo", TORCH)
-def kernel_attention(graph: Graph, side: str, exact: bool) -> Any:
-    nodes = graph.num_nodes
-    leaves = [torch.rand(nodes, 4, width).add_(0.1).requires_grad_() for width in (30, 30, 64)]
-    noise = kernel("gumbel_weights")((nodes, 4, 10), 0.25, torch.Generator().manual_seed(0))
-    attend = kernel("kernel_attention" if side == "ours" else "plain_kernel_attention")
-    return leaves, lambda: attend(*leaves, noise)
+def kernel_attention(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    leaves = [positive(graph.num_nodes, 4, width) for width in (30, 30, 64)]
+    noise = kernel("gumbel_weights")((graph.num_nodes, 4, 10), 0.25, torch.Generator().manual_seed(0))
+    ours, plain = kernel("kernel_attention"), kernel("plain_kernel_attention")
+    return leaves, {"ours": once(partial(ours, *leaves, noise)), TORCH: once(partial(plain, *leaves, noise))}
 
 
 @row("random features", "GraphGPS, NodeFormer", "photo", TORCH)
-def random_features(graph: Graph, side: str, exact: bool) -> Any:
-    x = leaf(4, graph.num_nodes, 64)
-    directions = kernel("orthogonal_directions")(266, 64, torch.default_generator)
-    if side == "ours":
-        features = kernel("softmax_features")
-        return [x], lambda: features(x, directions, 1)
+def random_features(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    x, directions = leaf(4, graph.num_nodes, 64), kernel("orthogonal_directions")(266, 64, torch.default_generator)
 
     def plain() -> Tensor:
         scaled = x * 64**-0.25
-        exponent = scaled @ directions.T
-        exponent = exponent - scaled.square().sum(-1, keepdim=True) / 2 - exponent.detach().amax((1, 2), keepdim=True)
+        products = scaled @ directions.T
+        exponent = products - scaled.square().sum(-1, keepdim=True) / 2 - products.detach().amax((1, 2), keepdim=True)
         return (exponent.exp() + 1e-6) * 266**-0.5
 
-    return [x], plain
+    return [x], {"ours": once(partial(kernel("softmax_features"), x, directions, 1)), TORCH: once(plain)}
 
 
 # -- element by element ------------------------------------------------------------------------------------------------
 
 
 @row("add_dropped", "transformers", "computer", TORCH)
-def add_dropped(graph: Graph, side: str, exact: bool) -> Any:
-    residual, branch, rate = leaf(2000, 4, 512), leaf(2000, 4, 512), 0.0 if exact else 0.1
-    add = kernel("add_dropped")
-    if side == "ours":
-        return [residual, branch], lambda: add(residual, branch, rate)
-    return [residual, branch], lambda: residual + functional.dropout(branch, rate)
+def add_dropped(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    count, rate = min(2000, graph.num_nodes), 0.0 if exact else 0.1
+    residual, branch = leaf(count, 4, 512), leaf(count, 4, 512)
+    return [residual, branch], {
+        "ours": once(partial(kernel("add_dropped"), residual, branch, rate)),
+        TORCH: once(lambda: residual + functional.dropout(branch, rate)),
+    }
 
 
-@row("dropped", "GAT, dense features", "computer", TORCH)
-def dropped(graph: Graph, side: str, exact: bool) -> Any:
+@row("dropped", "GAT, GRAND+, PPRGo", "computer", TORCH)
+def dropped(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     values, rate = leaf(graph.num_nodes, 256), 0.0 if exact else 0.3
-    drop = kernel("dropped") if side == "ours" else functional.dropout
-    return [values], lambda: drop(values, rate)
+    ours, torchs = partial(kernel("dropped"), values, rate), partial(functional.dropout, values, rate)
+    return [values], {"ours": once(ours), TORCH: once(torchs)}
 
 
 @row("relu_dropped", "GT, SAN", "computer", TORCH)
-def relu_dropped(graph: Graph, side: str, exact: bool) -> Any:
-    values, rate = leaf(graph.num_nodes, 128), 0.0 if exact else 0.5
-    if side == "ours":
-        drop = kernel("relu_dropped")
-        return [values], lambda: drop(values * 1.0, rate)
-    return [values], lambda: functional.dropout((values * 1.0).relu(), rate)
+def relu_dropped(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    x, rate = leaf(graph.num_nodes, 128), 0.0 if exact else 0.5
+    ours = kernel("relu_dropped")  # works in place, hence the product
+    return [x], {
+        "ours": once(lambda: ours(x * 1.0, rate)),
+        TORCH: once(lambda: functional.dropout((x * 1.0).relu(), rate)),
+    }
 
 
 @row("feed_forward", "SAN's encoder", "photo", TORCH)
-def feed_forward(graph: Graph, side: str, exact: bool) -> Any:
-    x, widen, narrow, rate = leaf(10 * graph.num_nodes, 16), nn.Linear(16, 2048), nn.Linear(2048, 16), 0.1
-    leaves, rate = [x, *widen.parameters(), *narrow.parameters()], 0.0 if exact else rate
-    if side == "ours":
-        forward = kernel("feed_forward")
-        return leaves, lambda: forward(x, widen, narrow, rate)
-    return leaves, lambda: narrow(functional.dropout(widen(x).relu(), rate))
+def feed_forward(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    x, widen, narrow = leaf(10 * graph.num_nodes, 16), nn.Linear(16, 2048), nn.Linear(2048, 16)
+    rate = 0.0 if exact else 0.1
+    return [x, *widen.parameters(), *narrow.parameters()], {
+        "ours": once(partial(kernel("feed_forward"), x, widen, narrow, rate)),
+        TORCH: once(lambda: narrow(functional.dropout(widen(x).relu(), rate))),
+    }
 
 
 # -- before training ---------------------------------------------------------------------------------------------------
 
 
 @row("normalised adjacency", "many", "computer", SCIPY)
-def normalised_adjacency(graph: Graph, side: str, exact: bool) -> Any:
-    if side == "ours":
-        normalise = kernel("normalized_adjacency")
-        return [], lambda: normalise(graph).data
-
-    def product() -> np.ndarray:
-        matrix = graph.adjacency() + sp.eye_array(graph.num_nodes, dtype=np.float32, format="csr")
-        scale = sp.diags_array((1.0 / np.sqrt(matrix.sum(axis=1))).astype(np.float32))
+def normalised_adjacency(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    def of_scipy() -> np.ndarray:
+        matrix: Any = graph.adjacency() + sp.eye_array(graph.num_nodes, dtype=np.float32, format="csr")
+        scale: Any = sp.diags_array((1.0 / np.sqrt(matrix.sum(axis=1))).astype(np.float32))
         return (scale @ matrix @ scale).tocsr().data
 
-    return [], product
+    return [], {"ours": once(lambda: normalised(graph).data), SCIPY: once(of_scipy)}
 
 
 @row("squared pattern", "NodeFormer", "computer", SCIPY)
-def squared(graph: Graph, side: str, exact: bool) -> Any:
-    square = kernel("squared" if side == "ours" else "plain_squared")
-    return [], lambda: square(graph.indptr, graph.indices)
+def squared(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    ours, plain = kernel("squared"), kernel("plain_squared")
+    return [], {
+        "ours": once(partial(ours, graph.indptr, graph.indices)),
+        SCIPY: once(partial(plain, graph.indptr, graph.indices)),
+    }
 
 
 @row("distances", "Graphormer", "photo", SCIPY)
-def distances(graph: Graph, side: str, exact: bool) -> Any:
-    find = kernel("_all_distances" if side == "ours" else "plain_distances")
-    return [], lambda: find(graph)
+def distances(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    return [], {
+        "ours": once(partial(kernel("_all_distances"), graph)),
+        SCIPY: once(partial(kernel("plain_distances"), graph)),
+    }
 
 
-def _largest(rows: np.ndarray, top: int) -> np.ndarray:
+def largest(rows: np.ndarray, top: int) -> np.ndarray:
     return -np.sort(-rows, axis=1)[:, :top]
 
 
 @row("PageRank push", "PPRGo", "computer", PYG)
-def pagerank(graph: Graph, side: str, exact: bool) -> Any:
+def pagerank(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     """Two pushes stop at different places: they are compared where both have almost converged."""
     seeds, epsilon = np.arange(min(20 if exact else 1000, graph.num_nodes)), 1e-8 if exact else 1e-4
-    if side == "ours":
-        push = kernel("ppr_rows")
-        return [], lambda: _largest(push(graph, seeds, 0.25, epsilon, 32)["weights"], 32)
-    from torch_geometric.utils import get_ppr
 
-    edges, targets = edge_index(graph.indptr, graph.indices).flip(0), torch.from_numpy(seeds)
+    def of_pyg() -> Callable[[], np.ndarray]:
+        from torch_geometric.utils import get_ppr
 
-    def push_pyg() -> np.ndarray:
-        (found, columns), values = (part.numpy() for part in get_ppr(edges, 0.25, epsilon, targets, graph.num_nodes))
-        table = sp.csr_array((values, (found, columns)), shape=(graph.num_nodes, graph.num_nodes))
-        return np.concatenate([_largest(table[[seed]].toarray(), 32) for seed in seeds])
+        edges, size = edge_index(graph).flip(0), graph.num_nodes
 
-    return [], push_pyg
+        def push() -> np.ndarray:
+            (found, columns), values = get_ppr(edges, 0.25, epsilon, as_tensor(seeds), size)
+            table = sp.csr_array((values, (found, columns)), shape=(size, size))
+            return np.concatenate([largest(table[[seed]].toarray(), 32) for seed in seeds])
+
+        return push
+
+    push = kernel("ppr_rows")
+    return [], {"ours": once(lambda: largest(push(graph, seeds, 0.25, epsilon, 32)["weights"], 32)), PYG: of_pyg}
 
 
 @row("generalised push", "GRAND+", "computer", SCIPY)
-def generalised_push(graph: Graph, side: str, exact: bool) -> Any:
+def generalised_push(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     seeds, mixture = np.arange(min(1000, graph.num_nodes)), 0.4 * 0.6 ** np.arange(7)
-    if side == "ours":
-        push, own = kernel("gfpush_rows"), np.zeros(graph.num_nodes, dtype=np.bool_)
-        rmax = 0.0 if exact else 1e-5
-        return [], lambda: _largest(push(graph, own, seeds, mixture, rmax, 64)["weights"], 64)
-    step = (sp.diags_array(1.0 / np.maximum(graph.degrees, 1)) @ graph.adjacency()).astype(np.float32).tocsr()
 
-    def powers() -> np.ndarray:
-        power = step[seeds] * 0 + sp.eye_array(graph.num_nodes, dtype=np.float32, format="csr")[seeds]
+    def ours() -> np.ndarray:
+        own, rmax = np.zeros(graph.num_nodes, dtype=np.bool_), 0.0 if exact else 1e-5
+        return largest(kernel("gfpush_rows")(graph, own, seeds, mixture, rmax, 64)["weights"], 64)
+
+    def of_scipy() -> np.ndarray:
+        step: Any = (sp.diags_array(1.0 / np.maximum(graph.degrees, 1)) @ graph.adjacency()).astype(np.float32).tocsr()
+        power: Any = sp.eye_array(graph.num_nodes, dtype=np.float32, format="csr")[seeds]
         total = mixture[0] * power
         for weight in mixture[1:]:
             power = power @ step
             total = total + weight * power
-        return _largest(total.toarray().astype(np.float32), 64)
+        return largest(total.toarray().astype(np.float32), 64)
 
-    return [], powers
+    return [], {"ours": once(ours), SCIPY: once(of_scipy)}
 
 
 @row("return probabilities", "GraphGPS", "photo", PYG)
-def return_probabilities(graph: Graph, side: str, exact: bool) -> Any:
-    if side == "ours":
-        walk = kernel("return_probabilities")
-        return [], lambda: walk(graph, 16, PrepareCache())
-    from torch_geometric.data import Data
-    from torch_geometric.transforms import AddRandomWalkPE
+def return_probabilities(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    def of_pyg() -> Callable[[], Tensor]:
+        from torch_geometric.transforms import AddRandomWalkPE
 
-    data = Data(edge_index=edge_index(graph.indptr, graph.indices).flip(0), num_nodes=graph.num_nodes)
-    return [], lambda: AddRandomWalkPE(16, "walk")(data.clone()).walk
+        data, walk = data_of(graph), AddRandomWalkPE(16, "walk")
+        return lambda: walk(data.clone()).walk
 
-
-def _energies(graph: Graph, vectors: np.ndarray, normalised: bool) -> np.ndarray:
-    """Rayleigh quotients, by which eigenvectors of either sign are compared."""
-    adjacency, scale = graph.adjacency().astype(np.float64), np.sqrt(np.maximum(graph.degrees, 1.0))[:, None]
-    columns = vectors / scale if normalised else vectors.astype(np.float64)
-    squares = ((scale * columns) ** 2).sum(0) if normalised else (columns**2).sum(0)
-    return np.sort(((scale * columns) ** 2 - columns * (adjacency @ columns)).sum(0) / squares)
+    walk = kernel("return_probabilities")
+    return [], {"ours": once(lambda: walk(graph, 16, PrepareCache())), PYG: of_pyg}
 
 
-def _laplacian(large: bool) -> Build:
-    def build(graph: Graph, side: str, exact: bool) -> Any:
-        if side == "ours":
-            module = importlib.import_module("models.kernels.positional")
-            module._LARGE = 0 if large else module._LARGE  # type: ignore[attr-defined]
-            return [], lambda: _energies(graph, module.laplacian_eigenvectors(graph, 10, PrepareCache()), True)
-        from torch_geometric.data import Data
+def energies(graph: Graph, vectors: np.ndarray) -> np.ndarray:
+    """Rayleigh quotients of I - D^-1/2 A D^-1/2, by which eigenvectors of either sign are compared."""
+    scaled = vectors / np.sqrt(np.maximum(graph.degrees, 1.0))[:, None]
+    return np.sort(1.0 - (scaled * (graph.adjacency() @ scaled)).sum(0) / (vectors.astype(np.float64) ** 2).sum(0))
+
+
+def laplacian(all_are_large: bool, graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    def ours() -> np.ndarray:
+        module: Any = importlib.import_module("models.kernels.positional")
+        module._LARGE = 0 if all_are_large else module._LARGE
+        return energies(graph, module.laplacian_eigenvectors(graph, 10, PrepareCache()))
+
+    def of_pyg() -> Callable[[], np.ndarray]:
         from torch_geometric.transforms import AddLaplacianEigenvectorPE
 
-        data = Data(edge_index=edge_index(graph.indptr, graph.indices), num_nodes=graph.num_nodes)
-        find = AddLaplacianEigenvectorPE(10, "vectors", is_undirected=True)
-        return [], lambda: _energies(graph, find(data.clone()).vectors.numpy(), True)
+        data, find = data_of(graph), AddLaplacianEigenvectorPE(10, "vectors", is_undirected=True)
+        return lambda: energies(graph, find(data.clone()).vectors.numpy())
 
-    return build
-
-
-row("Laplacian eigenvectors", "NAGphormer, GT, SAN", "physics", PYG)(_laplacian(large=False))
-row("Laplacian eigenvectors, block solver", "the same, from 100,000 nodes", "physics", PYG)(_laplacian(large=True))
+    return [], {"ours": once(ours), PYG: of_pyg}
 
 
-@row("spectrum of D - A", "GraphGPS", "cs", f"{SCIPY} shift-invert")
-def spectrum(graph: Graph, side: str, exact: bool) -> Any:
-    if side == "ours":
-        find = kernel("lowest_eigenpairs")
-        return [], lambda: find(graph, 4, False, PrepareCache())[0]
-    laplacian = (sp.diags_array(graph.degrees.astype(np.float64)) - graph.adjacency()).tocsc()
-    eigsh = importlib.import_module("scipy.sparse.linalg").eigsh
-    return [], lambda: np.maximum(eigsh(laplacian, 4, sigma=-1e-3, which="LM")[0], 0.0)
+row("Laplacian eigenvectors", "NAGphormer, GT, SAN", "physics", PYG)(partial(laplacian, False))
+row("Laplacian eigenvectors, blocks", "the same, large graphs", "physics", PYG)(partial(laplacian, True))
+
+
+@row("spectrum of D - A", "GraphGPS", "cs", f"{SCIPY}, shift-invert")
+def spectrum(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    def of_scipy() -> np.ndarray:
+        matrix = (sp.diags_array(graph.degrees.astype(np.float64)) - graph.adjacency()).tocsc()
+        eigsh = importlib.import_module("scipy.sparse.linalg").eigsh
+        return np.maximum(eigsh(matrix, 4, sigma=-1e-3, which="LM")[0], 0.0)
+
+    find = kernel("lowest_eigenpairs")
+    ours = once(lambda: find(graph, 4, False, PrepareCache())[0])
+    return [], {"ours": ours, f"{SCIPY}, shift-invert": once(of_scipy)}
 
 
 @row("subgraph sampler", "GraphSAINT", "computer", f"{DGL} and {SCIPY}")
-def subgraph_sampler(graph: Graph, side: str, exact: bool) -> Any:
-    """Random walks, the nodes they see and the means over neighbours among them, with the transpose."""
+def subgraph_sampler(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    """Random walks, the nodes they see, the means over neighbours among them, and their transpose."""
     config = kernel("GraphSAINTConfig")(normalization=False, roots="all")
     sampler = kernel("Sampler")(graph, np.arange(graph.num_nodes), config, 0)
-    if side == "ours":
 
-        def sample() -> Any:
-            adjacency = sampler.subgraph(0, None).adjacency
-            return adjacency.matrix.toarray() if exact else adjacency
+    def result(forth: Any, back: Any) -> tuple[np.ndarray, ...]:  # sizes differ by chance
+        return (forth.toarray(), back.toarray()) if exact else (np.zeros(1),)
 
-        return [], (lambda: sample()) if exact else (lambda: (sample(), np.zeros(1))[1])
-    _, walks = dgl_graph(graph.indptr, graph.indices)
-    dgl, matrix = importlib.import_module("dgl"), graph.adjacency()
+    def ours() -> tuple[np.ndarray, ...]:
+        adjacency = sampler.subgraph(0, None).adjacency
+        return result(adjacency.matrix, adjacency.transposed)
 
-    def sample_dgl() -> Any:
-        if exact:
-            nodes = sampler.nodes(0)
-        else:
+    def of_dgl() -> Callable[[], tuple[np.ndarray, ...]]:
+        linked, matrix = dgl_graph(graph)[1], graph.adjacency()
+        walk = importlib.import_module("dgl").sampling.random_walk
+
+        def sample() -> tuple[np.ndarray, ...]:
             roots = torch.randint(graph.num_nodes, (config.draws,), dtype=torch.int32)
-            seen = dgl.sampling.random_walk(walks, roots, length=config.walk_length)[0]
-            nodes = seen.unique().numpy()[1 if int(seen.min()) < 0 else 0 :]
-        part = matrix[nodes][:, nodes]
-        part = (sp.diags_array(1.0 / np.maximum(part.sum(axis=1), 1)) @ part).tocsr()
-        transposed = part.T.tocsr()
-        return part.toarray() if exact else (transposed, np.zeros(1))[1]
+            seen = walk(linked, roots, length=config.walk_length)[0].unique().numpy()
+            nodes = sampler.nodes(0) if exact else seen[seen >= 0]
+            part = matrix[nodes][:, nodes]
+            part = (sp.diags_array(1.0 / np.maximum(part.sum(axis=1), 1)) @ part).tocsr()
+            return result(part, part.T.tocsr())
 
-    return [], sample_dgl
+        return sample
+
+    return [], {"ours": once(ours), f"{DGL} and {SCIPY}": of_dgl}
