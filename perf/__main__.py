@@ -13,6 +13,7 @@ from bench.text import nearest
 from perf.cases import NAGPHORMER_CASES, Case, Options, Skipped
 from perf.edges import EdgeAttention
 from perf.full_batch import FullBatch
+from perf.kernels import Kernels
 from perf.large import Inference, Preparation, Scaling
 from perf.measure import Failed
 from perf.push import Push
@@ -27,6 +28,7 @@ CASES: tuple[Case, ...] = (
     Push(),
     FullBatch(),
     EdgeAttention(),
+    Kernels(),
     BigReport(),
 )
 
