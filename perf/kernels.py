@@ -19,10 +19,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from bench.data.graph import Graph
-from bench.data.store import open_arrays
-from bench.meter import RESET_FILE, read_memory
-from bench.process import use_threads
+from bench.datasets.store import open_arrays
+from bench.executors.meter import RESET_FILE, read_memory
+from bench.executors.process import use_threads
+from bench.graph import Graph
 from perf.cases import Options, open_data
 from perf.measure import Failed, Measurement, measure, scratch_folder
 from perf.rivals import ROWS, Build, Comparison

@@ -11,7 +11,7 @@ import pytest
 import torch
 from graphs import random_graph
 
-from bench.data.graph import Graph
+from bench.graph import Graph
 from perf import kernels
 from perf.cases import Options
 from perf.measure import Failed, Measurement
