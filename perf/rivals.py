@@ -26,26 +26,26 @@ Sides = dict[str, Callable[[], Callable[[], Any]]]
 Build = Callable[[Graph, bool], tuple[list[Tensor], Sides]]
 CSR, DGL, PYG, TORCH, SDPA, SCIPY = "torch CSR", "dgl.ops", "torch_geometric", "torch", "torch SDPA", "scipy"
 WHERE = {  # in which module of models/kernels (or elsewhere) a kernel is: the only place to change when one moves
-    "propagation": "SparseOperator normalized_adjacency",
-    "features": "FeatureMatrix",
+    "propagation": "SparseOperator ScaledAdjacency normalized_adjacency",
+    "features": "FeatureMatrix mixed_rows",
     "edge_softmax": "edge_attention",
-    "edges": "Edges relu_dropped",
+    "edges": "Edges",
     "attention": "token_attention",
     "biased_attention": "SpatialBias lean_attention",
     "kernelized_attention": "kernel_attention plain_kernel_attention gumbel_weights mean_log_attention",
     "diffusion": "PowerIteration plain_power_iteration Polynomial plain_polynomial DroppedAdjacency",
-    "dropout": "add_dropped dropped",
+    "dropout": "add_dropped dropped relu_dropped",
     "relations": "squared plain_squared",
     "distances": "_all_distances plain_distances",
-    "push": "ppr_rows gfpush_rows neighbour_sums",
+    "push": "ppr_rows gfpush_rows",
     "tokens": "MaterialisedTokens ProjectedTokens",
     "positional": "laplacian_eigenvectors",
     "spectrum": "lowest_eigenpairs",
     "random_features": "softmax_features orthogonal_directions",
-    "models.san": "feed_forward",
-    "models.graphgps": "return_probabilities",
-    "models.graphsaint": "Sampler GraphSAINTConfig",
-    "models.grandplus": "_mix_sparse",
+    "encoder_layer": "feed_forward",
+    "random_walks": "return_probabilities",
+    "subgraphs": "Sampler",
+    "models.graphsaint": "GraphSAINTConfig",
 }
 
 
@@ -203,16 +203,13 @@ def gcn_step(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     }
 
 
-@row("neighbour_sums", "PPRGo, GRAND+", "physics", CSR)
-def neighbour_sums(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
-    dense, own = torch.randn(graph.num_nodes, 64), np.zeros(graph.num_nodes, dtype=np.bool_)
-
-    def ours() -> Tensor:
-        out = torch.empty_like(dense)
-        kernel("neighbour_sums")(graph, own, dense, out)
-        return out
-
-    return [], {"ours": once(ours), CSR: lambda: partial(torch.matmul, csr(graph.adjacency()), dense)}
+@row("unstored adjacency", "PPRGo, GRAND+, GraphSAINT", "physics", CSR)
+def unstored_adjacency(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
+    dense, ours = torch.randn(graph.num_nodes, 64), kernel("ScaledAdjacency")(graph, None, 0.0, 0.0)
+    return [], {
+        "ours": once(partial(ours.product, dense)),
+        CSR: lambda: partial(torch.matmul, csr(graph.adjacency()), dense),
+    }
 
 
 @row("mixed rows", "GRAND+", "physics", SCIPY)
@@ -221,16 +218,11 @@ def mixed_rows(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     columns = torch.randint(graph.num_nodes, (300, 64)).int().numpy()
     weights = np.random.default_rng(0).random(columns.shape, dtype=np.float32)
 
-    def ours() -> np.ndarray:
-        out = np.zeros((len(columns), features.shape[1]), dtype=np.float32)
-        kernel("_mix_sparse")(columns, weights, features.indptr, features.indices, features.data, out)
-        return out
-
     def of_scipy() -> np.ndarray:
         starts, shape = np.arange(0, columns.size + 1, columns.shape[1]), (len(columns), graph.num_nodes)
         return (sp.csr_array((weights.ravel(), columns.ravel(), starts), shape=shape) @ features).toarray()
 
-    return [], {"ours": once(ours), SCIPY: once(of_scipy)}
+    return [], {"ours": once(partial(kernel("mixed_rows"), features, columns, weights)), SCIPY: once(of_scipy)}
 
 
 @row("power iteration, dropped adjacency", "APPNP", "computer", CSR)
