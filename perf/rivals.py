@@ -283,7 +283,7 @@ def projected_tokens(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
 
         return project
 
-    build = kernel("ProjectedTokens").build
+    build = kernel("ProjectedTokens")
     return [weight], {"ours": lambda: partial(build(graph, structure, 5).project, nodes, weight), CSR: of_csr}
 
 
@@ -363,7 +363,7 @@ def complement_sums(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
 
     def ours() -> Callable[[], Tensor]:
         edges = kernel("Edges").of(graph)
-        return lambda: torch.cat(edges.complement_sums(query, key, value, rows), dim=2)
+        return lambda: torch.cat(edges.complement_sums(query, key, value), dim=2)
 
     def of_rows(first: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         others = torch.from_numpy(1.0 - adjacency[first : first + q.shape[1]].toarray())
@@ -566,11 +566,12 @@ def generalised_push(graph: Graph, exact: bool) -> tuple[list[Tensor], Sides]:
     seeds, mixture = np.flatnonzero(graph.degrees)[:1000], 0.4 * 0.6 ** np.arange(7)
 
     def ours() -> np.ndarray:
-        own, rmax = np.zeros(graph.num_nodes, dtype=np.bool_), 0.0 if exact else 1e-5
-        return largest(kernel("gfpush_rows")(graph, own, seeds, mixture, rmax, 64)["weights"], 64)
+        return largest(kernel("gfpush_rows")(graph, seeds, mixture, 0.0 if exact else 1e-5, 64)["weights"], 64)
 
     def of_scipy() -> np.ndarray:
-        step: Any = (sp.diags_array(1.0 / np.maximum(graph.degrees, 1)) @ graph.adjacency()).astype(np.float32).tocsr()
+        looped: Any = graph.adjacency() + sp.eye_array(graph.num_nodes, dtype=np.float32, format="csr")
+        looped.data[:] = 1.0  # also where there was a loop
+        step: Any = (sp.diags_array(1.0 / looped.sum(axis=1)) @ looped).astype(np.float32).tocsr()
         power: Any = sp.eye_array(graph.num_nodes, dtype=np.float32, format="csr")[seeds]
         total = mixture[0] * power
         for weight in mixture[1:]:
