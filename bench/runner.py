@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 import numpy as np
+import sklearn.metrics  # noqa: F401  scoring the first cell would import it: half a second of overhead
 import torch
 from rich.console import Console
 
