@@ -130,7 +130,7 @@ class GraphGPS(Model):
         self.features, self.adjacency = inputs.features, inputs.adjacency
         self.project = nn.Linear(graph.num_features, config.hidden - config.encoding_width)
         if self.frequencies is not None:
-            w = config.frequency_width  # each pair (entry, eigenvalue) is encoded by itself; a node gets their sum
+            w = config.frequency_width  # each pair (entry, eigenvalue) is encoded alone; a node gets their sum
             self.frequency_encoder = nn.Sequential(nn.Linear(2, 2 * w), nn.ReLU(), nn.Linear(2 * w, w), nn.ReLU())
         if self.walks is not None:
             self.walk_encoder = nn.Sequential(nn.BatchNorm1d(config.steps), nn.Linear(config.steps, config.walk_width))

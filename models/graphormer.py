@@ -23,10 +23,10 @@ Where this knowingly differs from the official code:
     normalises after each block by default). As in the port, all layers share the learned biases, and there is no graph
     token, no norm after the last layer and no dropout on the input (version 1 has the last two).
   * One table for degrees: in an undirected graph in- and out-degree are the same, and the sum of two tables is a table.
-    That holds for the function, not for training: each of the port's two takes a step of its own. Degrees beyond the
+    That holds for the function, not for training: each of the port's two takes its own step. Degrees beyond the
     table share its last row; the official lookup fails there.
   * Distances come from breadth-first searches, not from Floyd-Warshall. Distances from `distances` - 1 on share one
-    bias; pairs without a path have a bias of their own and are not masked.
+    bias; pairs without a path have their own bias and are not masked.
   * Edge encodings are left out: without edge features they would be one more function of the distance.
   * Linear maps and tables start from N(0, 0.02), as in version 2 (version 1 divides by the square root of the number of
     layers). The port has this for the tables only; its linear maps start as torch's do, with larger scores at first.
@@ -67,7 +67,7 @@ class GraphormerConfig(Recipe):
     dropout: float = 0.5  # after attention and after the feed-forward block
     mlp_dropout: float = 0.5  # inside the feed-forward block
     attention_dropout: float = 0.0  # on the attention weights
-    distances: int = 20  # kinds of distances with a bias of their own: 0, 1, ..., and the last for all beyond
+    distances: int = 20  # kinds of distances, each with a bias: 0, 1, ..., and the last for all beyond
     near_start: float = added(0.0)  # how far above the others the biases of distances 0 and 1 start
     degrees: int = 512  # rows of the degree table; larger degrees share the last
 

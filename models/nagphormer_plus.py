@@ -80,7 +80,7 @@ class NAGphormerPlus(NAGphormer):
 
 
 def different_partners(count: int) -> Tensor:
-    """For each of `count` positions the position of its partner: one random cycle, so nobody meets itself."""
+    """For each of `count` positions the position of its partner: one random cycle, so none meets itself."""
     cycle = torch.randperm(count)
     partner = torch.empty_like(cycle)
     partner[cycle] = cycle.roll(-1)

@@ -12,7 +12,7 @@ were cut off with validation losses still falling, so the choice favours what le
 test set on Photo are validation nodes of this choice: a small bias among six candidates.
 
 By default only the graph's edges are attended to; `attention=full` adds all other pairs of nodes ("fake" edges) with
-projections of their own and the weight gamma.
+their own projections and the weight gamma.
 
 Where this knowingly differs from the official code:
   * The signs of the eigenvectors are flipped at random for every update; the official loop for node classification
@@ -160,7 +160,7 @@ class SAN(Model):
 
 
 class SANLayer(nn.Module):
-    """Attention with projections of its own for each kind of edge, one normalisation for both, and what follows it."""
+    """Attention with separate projections for each kind of edge, one normalisation for both, and what follows it."""
 
     def __init__(self, config: SANConfig) -> None:
         super().__init__()

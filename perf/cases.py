@@ -62,7 +62,7 @@ class Case(Protocol):
 
 @dataclass(frozen=True)
 class Versus:
-    """Author settings on one dataset; reference and ours take turns, each time in a process of their own."""
+    """Author settings on one dataset; reference and ours take turns, each time in a separate process."""
 
     name: str
     epochs: int
@@ -181,7 +181,7 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What it gains to run several cells of a small graph at the same time, as `run` does by itself."""
+    """What it gains to run several cells of a small graph at the same time, as `run` does by default."""
 
     name: str = "sharing"
     models: str = "gat,graphormer,gt,grandplus,nagphormer,nodeformer,san"

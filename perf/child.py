@@ -1,4 +1,4 @@
-"""What is measured, in a process of its own: `python -m perf.child TASK.json` prints one JSON line.
+"""What is measured, in a separate process: `python -m perf.child TASK.json` prints one JSON line.
 
 Only what the measured side itself needs is imported: the reference's process must not carry ours.
 """

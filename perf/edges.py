@@ -27,7 +27,7 @@ MODELS = {"gt": 3.0, "san": 2.0}  # and the least that the reference's memory mu
 
 @dataclass(frozen=True)
 class EdgeAttention:
-    """Default settings on one dataset; both take turns, each time in a process of their own."""
+    """Default settings on one dataset; both take turns, each time in a separate process."""
 
     name: str = "edge-attention"
     dataset: str = "computer"
@@ -79,7 +79,7 @@ class EdgeAttention:
 
 
 def run_materialised(task: dict[str, Any]) -> dict[str, Any]:
-    """In a process of its own: the same cell, with the reference's edges."""
+    """In a separate process: the same cell, with the reference's edges."""
     scan().add(map(Card.of, (MaterialisedGT, MaterialisedSAN)))
     return run_ours({**task, "model": f"materialised-{task['model']}"})
 

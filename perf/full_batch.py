@@ -27,7 +27,7 @@ STEPS = 10  # of propagation, in APPNP and GPRGNN
 
 @dataclass(frozen=True)
 class FullBatch:
-    """Default settings on one dataset; both take turns, each time in a process of their own."""
+    """Default settings on one dataset; both take turns, each time in a separate process."""
 
     name: str = "full-batch"
     dataset: str = "physics"
@@ -79,7 +79,7 @@ class FullBatch:
 
 
 def run_edge_index(task: dict[str, Any]) -> dict[str, Any]:
-    """In a process of its own: training epochs with validation, as a script on torch_geometric would do them."""
+    """In a separate process: training epochs with validation, as a script on torch_geometric would do them."""
     import torch
     from torch.nn import functional
 

@@ -36,7 +36,7 @@ CORNER = 200  # nodes of the small graph on which code is loaded before anything
 
 @dataclass(frozen=True)
 class Kernels:
-    """All rows of the table, or those named; the sides take turns, each time in a process of their own."""
+    """All rows of the table, or those named; the sides take turns, each time in a separate process."""
 
     name: str = "kernels"
     chosen: tuple[str, ...] = tuple(ROWS)

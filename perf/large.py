@@ -183,7 +183,7 @@ class Inference:
 def infer(task: dict[str, Any]) -> dict[str, Any]:
     """In the measured process: seconds of an inference in each round, in chunks of either size, and of its operations.
 
-    `seconds` has those of each kind of operation, all rounds together, under a profile of their own.
+    `seconds` has those of each kind of operation, all rounds together, in a separate profile.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile

@@ -1,4 +1,4 @@
-"""`report` on a ledger that years would fill: its seconds and its memory, in a process of its own."""
+"""`report` on a ledger that years would fill: its seconds and its memory, in a separate process."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class FeatureMatrix:
         return other
 
     def to(self, device: torch.device) -> FeatureMatrix:
-        """Where the model is; a sparse matrix goes there by itself with its first product."""
+        """Where the model is; a sparse matrix goes there with its first product."""
         if isinstance(self.matrix, Tensor):
             self.matrix = self.matrix.to(device)
         return self

@@ -29,7 +29,7 @@ _NOTHING = 1e-5  # a direction that is no longer than this is rounding
 
 
 def laplacian_key(count: int) -> dict[str, Any]:
-    """What the encoding depends on beside the graph; whoever caches something built on it needs this in the key."""
+    """What the encoding depends on beside the graph; what is cached and built on it needs this in its key."""
     return {"count": count, "tolerance": _TOLERANCE, "version": _VERSION}
 
 
@@ -90,7 +90,7 @@ def largest_eigenpairs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The largest eigenvalues of a symmetric operator and their vectors, by Lanczos from a fixed start."""
     start = np.random.default_rng(0).standard_normal(size)
-    # Newer releases of scipy draw a fresh vector when the Krylov space is exhausted, from a generator of their own.
+    # Newer releases of scipy draw a fresh vector when the Krylov space is exhausted, from their own generator.
     seeded: dict[str, Any] = {"rng": np.random.default_rng(0)} if "rng" in signature(eigsh).parameters else {}
     operator = LinearOperator((size, size), matvec=lambda x: apply(x.ravel()), dtype=np.float64)
     return eigsh(operator, k=count, which="LA", v0=start, tol=tolerance, ncv=min(size, 2 * count + 20), **seeded)

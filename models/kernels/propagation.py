@@ -167,7 +167,7 @@ def scale_entries(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, sca
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract"}, inline="never")
 def add_row(columns: np.ndarray, weights: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
-    """out += sum over entries of weight * dense[column]; a function of its own, so that the loops vectorise.
+    """out += sum over entries of weight * dense[column]; a separate function, so that the loops vectorise.
 
     Four entries at a time: `out` is then read and written a quarter as often, which is what the time goes into.
     """

@@ -84,7 +84,7 @@ class MaterialisedTokens:
         key: dict[str, Any],
         storage: str = "float32",
     ) -> MaterialisedTokens:
-        """Each hop is a cache entry of its own, so a longer sequence serves every shorter one; `key` names U.
+        """Each hop is one cache entry, so a longer sequence serves every shorter one; `key` names U.
 
         In float16 every hop is rounded once more than the one before it; sums are in float32 all the same.
         """
