@@ -101,7 +101,7 @@ class ScaledAdjacency:
         own = np.zeros(graph.num_nodes, dtype=np.bool_) if own is None else own
         degrees = np.maximum(graph.degrees + own, 1)
         self.graph, self.own = graph, own
-        self.left, self.right = (((degrees**-power).astype(np.float32)) for power in (left, right))
+        self.left, self.right = ((degrees**-power).astype(np.float32) if power else None for power in (left, right))
 
     def product(self, dense: Tensor, transpose: bool = False) -> Tensor:
         """This matrix (or its transpose) times a dense tensor, outside autograd."""
@@ -118,11 +118,11 @@ class ScaledAdjacency:
         reached[nodes] = 1.0
         return (reached + self.product(reached)).squeeze(1).nonzero().squeeze(1)
 
-    def _rows(self, nodes: np.ndarray, dense: Tensor, left: np.ndarray, right: np.ndarray) -> Tensor:
+    def _rows(self, nodes: np.ndarray, dense: Tensor, left: np.ndarray | None, right: np.ndarray | None) -> Tensor:
         out = torch.empty((len(nodes), dense.shape[1]))
-        graph, source = self.graph, dense.detach().contiguous().numpy()
-        _scaled_rows(graph.indptr, graph.indices, self.own, left, right, nodes, source, out.numpy())
-        return out
+        source = dense.detach().contiguous() if right is None else dense.detach() * torch.from_numpy(right)[:, None]
+        _row_sums(self.graph.indptr, self.graph.indices, self.own, nodes, source.numpy(), out.numpy())
+        return out if left is None else out.mul_(torch.from_numpy(left[nodes])[:, None])
 
 
 def plain_scaled_adjacency(graph: Graph, own: np.ndarray, left: float, right: float) -> sp.csr_array:
@@ -192,24 +192,31 @@ def _product(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: n
         add_row(indices[first:last], data[first:last], dense, out[row])
 
 
+@numba.njit(cache=True, nogil=True, inline="never")
+def _row_sum(columns: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
+    """out = sum of these rows, four at a time as in `add_row`."""
+    out[:] = 0.0
+    whole = len(columns) - len(columns) % 4
+    for at in range(0, whole, 4):
+        d0, d1 = dense[columns[at]], dense[columns[at + 1]]
+        d2, d3 = dense[columns[at + 2]], dense[columns[at + 3]]
+        for column in range(out.shape[0]):
+            out[column] += (d0[column] + d1[column]) + (d2[column] + d3[column])
+    for at in range(whole, len(columns)):
+        source = dense[columns[at]]
+        for column in range(out.shape[0]):
+            out[column] += source[column]
+
+
 @numba.njit(cache=True, parallel=True, nogil=True)
-def _scaled_rows(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    own: np.ndarray,
-    left: np.ndarray,
-    right: np.ndarray,
-    nodes: np.ndarray,
-    dense: np.ndarray,
-    out: np.ndarray,
+def _row_sums(
+    indptr: np.ndarray, indices: np.ndarray, own: np.ndarray, nodes: np.ndarray, dense: np.ndarray, out: np.ndarray
 ) -> None:
     for at in numba.prange(len(nodes)):
         node = nodes[at]
-        columns = indices[indptr[node] : indptr[node + 1]]
-        out[at] = 0.0
-        add_row(columns, left[node] * right[columns], dense, out[at])
+        _row_sum(indices[indptr[node] : indptr[node + 1]], dense, out[at])
         if own[node]:
-            add_row(nodes[at : at + 1], left[node] * right[nodes[at : at + 1]], dense, out[at])
+            out[at] += dense[node]
 
 
 @numba.njit(cache=True, nogil=True)
