@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bench.commands.stored import Checked, check_predictions
 from bench.datasets.catalogue import resolve
 from bench.datasets.store import open_dataset
 from bench.predictions import Predictions, PredictionStore
+from bench.reference import REFERENCE
 from bench.splits import draw_split
 
 WRONG = 7  # nodes of the test set
@@ -52,3 +54,13 @@ def test_without_the_graph_only_the_impossible_is_found(tmp_path: Path, record: 
     impossible = {**record, "key": "k2", "metrics": {"test": {"accuracy": 0.1234567}, "val": {"accuracy": 1.0}}}
     checked = check_predictions(write_ledger(results, [impossible]))
     assert checked == Checked(2, 0, ["record k2: no number of right answers gives its accuracies"])
+
+
+def test_the_archive_predicts_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = os.environ.get("BENCH_DATA")
+    if not data:
+        pytest.skip("BENCH_DATA names no folder with raw data: the labels are not at hand")
+    monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
+    checked = check_predictions(REFERENCE, Path(data))
+    assert checked.wrong == []
+    assert checked.against_labels > 0.9 * checked.count > 0  # all but those on generated graphs
