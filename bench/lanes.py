@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from bench.errors import UserError
 from bench.model import Model
 from bench.settings import TUNED_LANES
 from bench.splits import draw_split
-from bench.toml import read_toml
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def find_winner(results: Path, lane: str, model: str, dataset: Dataset | str) ->
 
 def _read(path: Path) -> Winner:
     try:
-        content = read_toml(path)
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
         return Winner(content["settings"], content["found"], content["budget"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} is not what `tune` writes ({error}); remove it and tune again") from error

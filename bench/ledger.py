@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -112,7 +112,7 @@ class Ledger:
 
     def _create(self) -> IO[bytes]:
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"{datetime.now(timezone.utc):%Y-%m-%d}-{secrets.token_hex(4)}.jsonl"
+        name = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(4)}.jsonl"
         self._file = (self.folder / name).open("xb", buffering=0)
         force_to_disk(self.folder)
         return self._file

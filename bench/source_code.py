@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,15 @@ def hash_file(start: Path, package: str) -> str:
             continue
         tree = ast.parse(file.read_bytes())
         waiting += [found for found in map(folder.joinpath, _imported(tree, package)) if found.is_file()]
-        seen[name] = ast.dump(_what_counts(tree))
+        seen[name] = _dump(_what_counts(tree))
     return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:20]
+
+
+def _dump(tree: ast.Module) -> str:
+    """The tree as Python 3.11 writes it, so that the hash of a file is the same on every version."""
+    if sys.version_info >= (3, 13):
+        return ast.dump(tree, show_empty=True).replace(", type_params=[]", "")
+    return ast.dump(tree).replace(", type_params=[]", "")  # which 3.12 brought
 
 
 def _imported(tree: ast.Module, package: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
 from bench.records import FRONTIER
-from bench.toml import read_toml
 
 if TYPE_CHECKING:
     from bench.datasets.catalogue import Dataset
@@ -101,7 +101,7 @@ OWN_STUDIES = {
 
 def read_studies(file: Path) -> dict[str, Study]:
     """Return the studies of a TOML file by name, in its order."""
-    return {name: _study(name, entry) for name, entry in read_toml(file).items()}
+    return {name: _study(name, entry) for name, entry in tomllib.loads(file.read_text(encoding="utf-8")).items()}
 
 
 def _study(name: str, entry: Mapping[str, Any]) -> Study:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.graph import Graph
 from bench.prepared import PrepareCache, as_tensor
+from models.kernels.edges import has_dgl
 
 Sides = dict[str, Callable[[], Callable[[], Any]]]
 Build = Callable[[Graph, bool], tuple[list[Tensor], Sides]]
@@ -62,10 +63,12 @@ ROWS: dict[str, Comparison] = {}
 
 
 def row(name: str, used_by: str, dataset: str, *rivals: str) -> Callable[[Build], Build]:
-    """Add a row to the table."""
+    """Add a row to the table, unless what it is to be compared with is not installed."""
+    installed = tuple(rival for rival in rivals if has_dgl() or not rival.startswith(DGL))
 
     def add(build: Build) -> Build:
-        ROWS[name] = Comparison(used_by, dataset, rivals, build)
+        if installed:
+            ROWS[name] = Comparison(used_by, dataset, installed, build)
         return build
 
     return add

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.graph import UNKNOWN_LABEL, Graph, Split, graph_fingerprint
+from models.kernels.edges import has_dgl
 
 # Threads cost more than they give on graphs of this size, above all on a machine that is busy.
 numba.set_num_threads(1)
@@ -24,6 +25,7 @@ torch.set_num_threads(1)
 ISOLATED = (0, 17, 31, 59)  # nodes of `random_graph` that have no edge
 LONELY = 5  # the one node of its class in `random_graph`
 LOOP = 9  # a node of `random_graph` with a self-loop
+ON_EDGES = "dgl" if has_dgl() else "torch"  # what computes sums along edges here
 
 
 def make_graph(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
-import dgl
 import numpy as np
 import pytest
 import torch
-from graphs import ISOLATED, LOOP, dense_adjacency, make_graph, path_graph, random_graph, random_split
+from graphs import ISOLATED, LOOP, ON_EDGES, dense_adjacency, make_graph, path_graph, random_graph, random_split
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,13 +20,16 @@ from bench.prepared import PrepareCache
 from models.kernels import edges as module
 from models.kernels.dropout import relu_dropped
 from models.kernels.edge_layers import PostNormLayer, classification_loss, readout
-from models.kernels.edges import CLAMP, Edges, PlainOperators
+from models.kernels.edges import CLAMP, Edges, PlainOperators, has_dgl
 from perf.edges import MaterialisedEdges, MaterialisedGT, MaterialisedSAN
 
 CPU = torch.device("cpu")
 HEADS, WIDTH = 3, 5
 
-both_operators = pytest.mark.parametrize("plain", [False, True], ids=["dgl", "torch"])
+needs_dgl = pytest.mark.skipif(not has_dgl(), reason="DGL has no wheel for this Python")
+both_operators = pytest.mark.parametrize(
+    "plain", [pytest.param(False, marks=needs_dgl, id="dgl"), pytest.param(True, id="torch")]
+)
 
 
 def edges_of(graph: Graph, plain: bool = False, self_loops: bool = False) -> Edges:
@@ -93,6 +97,7 @@ def test_values_and_gradients_are_those_of_the_dense_formula(plain: bool, scale:
     assert_sums_and_gradients(edges_of(graph, plain, self_loops).sums, mask, tensors)
 
 
+@needs_dgl
 def test_both_operators_agree() -> None:
     graph, results = random_graph(), []
     for plain in (False, True):
@@ -102,6 +107,12 @@ def test_both_operators_agree() -> None:
         results.append([weighted, total, *(x.grad for x in tensors)])
     for dgls, torchs in zip(*results, strict=True):
         torch.testing.assert_close(dgls, torchs, rtol=1e-5, atol=1e-5)
+
+
+def test_without_dgl_its_twin_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Edges.of(path_graph()).operators(CPU).name == ON_EDGES
+    monkeypatch.setitem(sys.modules, "dgl", None)  # as if it were not installed
+    assert Edges.of(path_graph()).operators(CPU).name == "torch"
 
 
 def test_plain_operators_in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +181,7 @@ def crowded() -> Graph:
     return make_graph(50, [(a, b) for a in range(50) for b in range(a)])
 
 
+@needs_dgl
 def test_nothing_of_edges_times_width_exists(crowded: Graph) -> None:
     edges = edges_of(crowded)
     tensors = [x.requires_grad_() for x in node_tensors(50)]
@@ -182,20 +194,22 @@ def test_nothing_of_edges_times_width_exists(crowded: Graph) -> None:
 
 @pytest.fixture
 def many_threads() -> Iterator[Any]:
-    before = torch.get_num_threads(), dgl.utils.get_num_threads()
-    yield lambda count: (torch.set_num_threads(count), dgl.utils.set_num_threads(count))
-    torch.set_num_threads(before[0])
-    dgl.utils.set_num_threads(before[1])
+    pools = [torch, *([importlib.import_module("dgl").utils] if has_dgl() else [])]
+    before = [pool.get_num_threads() for pool in pools]
+    yield lambda count: [pool.set_num_threads(count) for pool in pools]
+    for pool, count in zip(pools, before, strict=True):
+        pool.set_num_threads(count)
 
 
-def test_the_same_bytes_for_any_number_of_threads(many_threads: Any) -> None:
+@both_operators
+def test_the_same_bytes_for_any_number_of_threads(plain: bool, many_threads: Any) -> None:
     random = np.random.default_rng(0)
     graph = make_graph(400, [tuple(pair) for pair in random.integers(0, 400, (6000, 2))])
     results = []
     for threads in (1, 4, 4):
         many_threads(threads)
         tensors = [x.requires_grad_() for x in node_tensors(400)]
-        weighted, total = edges_of(graph).sums(*tensors)
+        weighted, total = edges_of(graph, plain).sums(*tensors)
         (weighted / (total + 1e-6)).square().sum().backward()
         results.append(b"".join(x.detach().numpy().tobytes() for x in (weighted, total, *(x.grad for x in tensors))))
     assert results[0] == results[1] == results[2]
@@ -212,12 +226,12 @@ def test_the_complement_is_all_that_is_no_edge_and_no_loop(
     monkeypatch.setattr(module, "PAIRS_AT_ONCE", rows * HEADS * 60)
     graph = random_graph()
     mask = (1.0 - dense_adjacency(graph)) * (1.0 - np.eye(60))
-    assert_sums_and_gradients(edges_of(graph).complement_sums, mask, node_tensors(60, scale))
+    assert_sums_and_gradients(Edges.of(graph).complement_sums, mask, node_tensors(60, scale))
 
 
 def test_the_complement_keeps_to_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAIRS_AT_ONCE", HEADS * 8 * 60)
-    edges = edges_of(random_graph())
+    edges = Edges.of(random_graph())
     tensors = [x.requires_grad_() for x in node_tensors(60)]
     with LargestTensor() as seen:
         weighted, _ = edges.complement_sums(*tensors)
@@ -254,7 +268,7 @@ def test_reference_models_differ_in_nothing_but_their_edges(reference: type[Mode
         with torch.no_grad():
             scores.append(model.eval().predict(torch.arange(60)))
         scores.append(model.choices()["edges"])
-    assert scores[1] == "torch" and scores[3] == "dgl"
+    assert scores[1] == "torch" and scores[3] == ON_EDGES
     torch.testing.assert_close(scores[0], scores[2], rtol=1e-4, atol=1e-5)
 
 

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import ISOLATED, dense_adjacency, dense_features, path_graph, random_graph, random_split, training_view
+from graphs import (
+    ISOLATED,
+    ON_EDGES,
+    dense_adjacency,
+    dense_features,
+    path_graph,
+    random_graph,
+    random_split,
+    training_view,
+)
 from torch import Tensor
 from torch.nn import functional
 
@@ -232,7 +241,7 @@ def test_impossible_configurations_are_refused(settings: dict[str, int]) -> None
 
 
 def test_the_record_says_what_computed_the_edges() -> None:
-    assert build(random_graph()).choices() == {"edges": "dgl"}
+    assert build(random_graph()).choices() == {"edges": ON_EDGES}
 
 
 def test_the_estimate_grows_with_what_costs_memory() -> None:

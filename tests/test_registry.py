@@ -307,6 +307,12 @@ def test_simplify_keeps_the_plus() -> None:
     assert simplify("Graph-SAINT_v.2") == "graphsaintv2"
 
 
+def test_the_hash_of_a_file_is_the_same_on_every_version_of_python(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("class Net(Model):\n    def scale(self, *, by=()):\n        return f'{self.size!r} times {by}'\n")
+    assert hash_file(file, "") == "3d89efe0ab51c5c2cab9"
+
+
 HELPER = "def scale():\n            return 2"
 PLAIN = model_file("alpha", extra="from zoo.helper import scale")
 

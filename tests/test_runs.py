@@ -225,7 +225,7 @@ def test_a_cell_that_the_kernel_killed_had_the_machine_to_itself_or_only_what_it
     grown = lambda worker: 130 * MB if hasattr(worker, "_memory_at_start") else 100 * MB  # noqa: E731
     monkeypatch.setattr(local._Worker, "_memory", grown)
     cells = {name: toy_cell(stored, name) for name in names}
-    records = run(list(cells.values()), stored, tmp_path, jobs=2, time_limit=8.0).records
+    records = run(list(cells.values()), stored, tmp_path, jobs=2, time_limit=4.0).records
     killed = records[cells["killed"].key]
     assert killed["status"] == "oom" and "the kernel killed the worker" in killed["reason"]
     assert killed["limits"]["memory"] == (capacity_of("cpu") if len(names) == 1 else 30 * MB)
@@ -303,7 +303,7 @@ def test_killing_the_parent_ends_its_workers_and_the_next_run_finishes_the_rest(
             time.sleep(0.02)
         assert not any(map(lives, family))
     assert Claims(tmp_path).held() == {}
-    summary = run([toy_cell(stored, "toy"), toy_cell(stored, "sleeps")], stored, tmp_path, time_limit=4.0)
+    summary = run([toy_cell(stored, "toy"), toy_cell(stored, "sleeps")], stored, tmp_path, time_limit=1.0)
     assert (summary.earlier, summary.ran) == (1, 1)
     assert [record["status"] for record in summary.records.values()] == ["ok", "timeout"]
 
@@ -322,8 +322,11 @@ def test_ctrl_c_records_what_was_running_and_keeps_what_was_done(stored: dict[st
 
 def test_two_runs_at_once_do_each_cell_once(stored: dict[str, Stored], tmp_path: Path) -> None:
     data = stored["ring"].folder.parent.parent.parent
-    with start_run(data, tmp_path, "slow", 4, 2) as one, start_run(data, tmp_path, "slow", 4, 2) as two:
-        outputs = [[int(word) for word in run.communicate(timeout=240)[0].split()[:3]] for run in (one, two)]
+    with start_run(data, tmp_path, "slow", 4, 2) as other:
+        wait_for_second_cell(tmp_path)
+        ours = run([toy_cell(stored, "slow", trial, max_epochs=2) for trial in range(4)], stored, tmp_path)
+        theirs = [int(word) for word in other.communicate(timeout=240)[0].split()[:3]]
+    outputs = [theirs, [ours.earlier, ours.ran, ours.elsewhere]]
     keys = [record["key"] for record in Ledger(tmp_path)]
     assert len(keys) == len(set(keys)) == 4
     for earlier, ran, elsewhere in outputs:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graphs import ISOLATED, dense_adjacency, dense_features, make_graph, random_graph, random_split
+from graphs import ISOLATED, ON_EDGES, dense_adjacency, dense_features, make_graph, random_graph, random_split
 from test_edges import LargestTensor
 from torch import Tensor, nn
 from torch.nn import functional
@@ -367,7 +367,7 @@ def test_the_number_of_parameters_by_hand() -> None:
 
 
 def test_the_record_says_which_variant_was_run() -> None:
-    assert build(random_graph()).choices() == {"attention": "sparse", "edges": "dgl"}
+    assert build(random_graph()).choices() == {"attention": "sparse", "edges": ON_EDGES}
     assert build(random_graph(), attention="full").choices()["attention"] == "full"
 
 

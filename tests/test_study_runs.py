@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ledgers import made_up_records
 from running import _write_ring
+from sklearn.datasets import load_digits
 from typer.testing import CliRunner, Result
 
 from bench import registry
@@ -189,7 +190,9 @@ def numbers_on_digits(table: str) -> int:
 
 
 @pytest.mark.timeout(1500)
-def test_every_study_runs_on_digits_and_the_report_draws_it() -> None:
+def test_every_study_runs_on_digits_and_the_report_draws_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, labels = load_digits(return_X_y=True)
+    monkeypatch.setattr("sklearn.datasets.load_digits", lambda return_X_y: (pixels[:200], labels[:200]))  # to be quick
     for name in studies():
         result = bench("run", "--study", name, "--datasets", "digits", "--trials", "1", "--max-epochs", "1")
         assert result.exit_code == 0, f"{name}: {result.output}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,6 @@ from bench.planning.estimate import Estimator
 from bench.registry import find_model
 from bench.settings import resolve_settings
 from bench.splits import draw_split, sealed_nodes
-from bench.toml import read_toml
 from bench.tuning.conclusion import asked_for
 from bench.tuning.search import Search
 from bench.tuning.study import Budget, Trial
@@ -49,7 +49,7 @@ def test_from_a_budget_to_a_lane(graph: str, tmp_path: Path) -> None:  # noqa: F
 
     study = json.loads(Path("results/own/tuning/gcn-ring-wide-tpe-s0.json").read_text())
     assert [trial["trial"] for trial in study["trials"]] == [0, 1]
-    winner = read_toml(Path("results/own/tuned/gcn-ring.toml"))
+    winner = tomllib.loads(Path("results/own/tuned/gcn-ring.toml").read_text())
     best = max(study["trials"], key=lambda trial: (trial["val_accuracy"], -trial["trial"]))
     assert winner["found"]["cell"] == best["cell"] and winner["found"]["val_accuracy"] == best["val_accuracy"]
     assert winner["settings"] == {**best["settings"], "hidden": 16}  # and the cap is no setting
@@ -101,7 +101,7 @@ def test_the_front_has_a_lane_of_its_own(graph: str, imagined: Imagined) -> None
     ]
     slow = f"{3 + hidden[first] / 8:.1f}"
     assert f"within 0.2 points of the best, 11.0 s instead of {slow} s (trial {first})" in output
-    winner = read_toml(Path("results/own/tuned-cheap/gcn-ring.toml"))
+    winner = tomllib.loads(Path("results/own/tuned-cheap/gcn-ring.toml").read_text())
     assert (winner["found"]["trial"], winner["found"]["cell"]) == (good, imagined.jobs[good].cell.key)
     assert winner["settings"]["hidden"] == 64 and winner["found"]["train_seconds"] == 11.0
     assert not Path("results/own/tuned").exists()
@@ -156,10 +156,10 @@ def test_models_without_the_space_are_left_out(graph: str, imagined: Imagined) -
 def test_more_than_was_asked_for_is_said(graph: str, imagined: Imagined) -> None:  # noqa: F811
     whole = bench(*TUNE, "--model", "gcn", "--trials", "3")
     assert whole.exit_code == 0 and "more than" not in whole.output
-    assert read_toml(Path("results/own/tuned/gcn-ring.toml"))["budget"]["asked"] == "3 trials"
+    assert tomllib.loads(Path("results/own/tuned/gcn-ring.toml").read_text())["budget"]["asked"] == "3 trials"
     less = bench(*TUNE, "--model", "gcn", "--trials", "2")
     assert less.exit_code == 0 and "there already: 3 trials (3 complete), more than asked for" in less.output
-    budget = read_toml(Path("results/own/tuned/gcn-ring.toml"))["budget"]
+    budget = tomllib.loads(Path("results/own/tuned/gcn-ring.toml").read_text())["budget"]
     assert budget["trials"] == 3 and budget["asked"].startswith("2 trials (more was there: 3 trials in ")
 
 

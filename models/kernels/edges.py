@@ -1,13 +1,14 @@
 """Attention along the edges of a graph (GT, SAN), and optionally between all other pairs of nodes.
 
 The weight of an edge is exp(clamp(<query of its target, key of its source> / sqrt(d), -5, 5)), per head. On the
-processor the products and sums over edges are DGL's operators, elsewhere they are plain torch; a test holds both to the
-same values. Either way one number per edge and head is all that is ever stored per edge: an edge's vectors are formed
-and used up inside the operators.
+processor the products and sums over edges are DGL's operators; on other devices, and where DGL is not installed, they
+are plain torch; a test holds both to the same values. Either way one number per edge and head is all that is ever
+stored per edge: an edge's vectors are formed and used up inside the operators.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from typing import Any, Protocol
@@ -70,9 +71,10 @@ class Edges:
         return self._ends[device]
 
     def operators(self, device: torch.device) -> Operators:
-        """What computes there."""
+        """What computes there: DGL's kernels where it has some."""
         if device not in self._operators:
-            self._operators[device] = DglOperators(self) if device.type == "cpu" else PlainOperators(self, device)
+            by_dgl = device.type == "cpu" and has_dgl()
+            self._operators[device] = DglOperators(self) if by_dgl else PlainOperators(self, device)
         return self._operators[device]
 
     def sums(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,6 +89,11 @@ class Edges:
         """The same over all other pairs of different nodes; some targets at a time, computed again for gradients."""
         sums: Tensor = _ComplementSums.apply(self, query * query.shape[-1] ** -0.5, key, _with_ones(value))
         return sums[..., :-1], sums[..., -1:]
+
+
+def has_dgl() -> bool:
+    """Say whether DGL is installed: its last wheels are for Python 3.11."""
+    return importlib.util.find_spec("dgl") is not None
 
 
 class DglOperators:
@@ -111,7 +118,7 @@ class DglOperators:
 
 
 class PlainOperators:
-    """The same in torch, for devices that DGL's wheel does not serve; a share of the edges at a time."""
+    """The same in torch, for devices and Pythons that DGL's wheels do not serve; a share of the edges at a time."""
 
     name = "torch"
 

@@ -155,7 +155,8 @@ def fill_rows(count: int, places: Tensor, size: int, compute: Callable[[Tensor],
 
 def row_normalized(features: np.ndarray | sp.csr_array) -> np.ndarray | sp.csr_array:
     """Each row divided by the sum of its absolute values; empty rows stay empty."""
-    sums = np.asarray(abs(features).sum(axis=1)).ravel()
+    magnitudes: Any = abs(features)
+    sums = np.asarray(magnitudes.sum(axis=1)).ravel()
     scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums > 0).astype(np.float32)
     if sp.issparse(features):
         return sp.csr_array(

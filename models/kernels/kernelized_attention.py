@@ -181,7 +181,7 @@ class _LogPairs(torch.autograd.Function):
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"contract", "reassoc"}, inline="never")
-def _log_row(columns: np.ndarray, query: np.ndarray, key: np.ndarray, of_query: np.ndarray) -> float:
+def _log_row(columns: np.ndarray, query: np.ndarray, key: np.ndarray, of_query: np.ndarray) -> np.floating:
     total, share = 0.0, np.float32(1.0 / len(columns))
     of_query[:] = 0.0
     for column in columns:
