@@ -64,7 +64,9 @@ class Executor(Protocol):
 
 
 LOCAL = "local"
-EXECUTORS = {LOCAL: "bench.executors.local:LocalExecutor"}  # by name, module:class; imported when it is chosen
+EXECUTORS = {  # by name, module:class; imported when it is chosen
+    LOCAL: "bench.executors.local:LocalExecutor",
+}
 
 
 def make_executor(name: str, logs: Path, jobs: int, devices: Sequence[str]) -> Executor:
