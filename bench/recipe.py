@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.stopping import Stop
+
 Schedule = Literal["constant", "warmup-linear", "warmup-cosine", "plateau"]  # of the learning rate, see bench/train.py
-Stop = Literal["ranked", "loss", "accuracy", "both", "window", "never"]  # rules that end training, see bench/train.py
 
 
 def added(default: Any) -> Any:
@@ -51,7 +52,7 @@ class Recipe:
     evaluation_batch: int = 0  # nodes per chunk when predicting; 0 means all of them
     max_epochs: int = 1000  # training ends there if no rule ended it before
     evaluate_every: int = 1  # epochs between two looks at the validation nodes
-    stop: Stop = "ranked"  # see bench/train.py
+    stop: Stop = "ranked"  # see bench/stopping.py
     patience: int = 50  # evaluations without progress before training ends; the window's length for "window"
     metric: str = added("accuracy")  # the dataset's: what stopping, pruning and tables go by (bench/metrics.py)
     plateau_factor: float = added(0.5)  # plateau: what the rate is multiplied by

@@ -17,6 +17,7 @@ from bench.datasets.passports import passport
 from bench.datasets.store import Stored, cache_root, expected_size, find_root, find_stored, open_dataset, spelled_out
 from bench.environment import usable_processors
 from bench.errors import EXIT_FAILED_CELLS, EXIT_MISSING_DATA, EXIT_OK, EXIT_USER_ERROR, BadData, MissingData, UserError
+from bench.executors import LOCAL
 from bench.executors.devices import resolve_devices
 from bench.files import free_space
 from bench.lanes import Winners, find_winners, warning_lines
@@ -51,6 +52,7 @@ class Request:
     jobs: int | None = None  # and threads: None is for what suits the cells
     threads: int | None = None
     device: str = "auto"
+    executor: str = LOCAL
     data: Path | None = None
     results: Path = OWN
     reuse_reference: bool = False
@@ -91,6 +93,7 @@ def make_options(request: Request) -> RunOptions:
         private_arrays=request.redo,
         threads=request.threads or max(1, usable_processors() // (request.jobs or 1)),
         device=resolve_devices(request.device)[0],
+        executor=request.executor,
         cache_folder=cache_root() / "prepared",
     )
 

@@ -30,7 +30,7 @@ from bench.console import say
 from bench.datasets.store import Stored
 from bench.environment import code_version, processor
 from bench.errors import UserError
-from bench.executors import Event, Executor, Outcome
+from bench.executors import LOCAL, Event, Executor, Outcome
 from bench.executors.devices import capacity_of
 from bench.graph import UNKNOWN_LABEL, Split
 from bench.ledger import Ledger, check_writable
@@ -61,6 +61,7 @@ class RunOptions:
     redo: bool = False  # run everything again
     threads: int = 1  # per worker
     device: str = "cpu"  # or "cuda", "cuda:1": where cost is the purpose, only what was measured on it answers
+    executor: str = LOCAL  # which of bench/executors
     cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
     cache_limit: int = 40 * 2**30
     paths: tuple[str, ...] = ()  # where models outside the package are imported from

@@ -50,15 +50,12 @@ def summarise(cells: Sequence[Cell], records: Mapping[str, Record], context: Con
     for cell in cells:
         groups.setdefault((cell.dataset, cell.model, describe_settings(cell)), []).append(cell)
     rows = [_row(group, records, context) for group in groups.values()]
-    frame = pd.DataFrame(
-        rows,
-        columns=[DATASET, MODEL, SETTINGS, YOURS, ARCHIVE, PAPER, SECONDS, MEMORY, GPU_MEMORY, FAILED, NOTES],
-        dtype=object,
-    )
+    frame = pd.DataFrame(rows, dtype=object)
     return frame.drop(columns=[name for name in _OPTIONAL if not frame[name].astype(bool).any()])
 
 
 def _row(cells: Sequence[Cell], records: Mapping[str, Record], context: Context) -> dict[str, Any]:
+    """Fill the columns, in their order."""
     first = cells[0]
     found = [records[cell.key] for cell in cells if cell.key in records]
     good = [record for record in found if record["status"] == OK]

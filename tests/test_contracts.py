@@ -251,7 +251,7 @@ def test_what_it_chose_and_what_it_estimates_can_be_recorded(model_class: type[M
     choices = build(model_class, graph, random_split(graph), config).choices()
     assert all(isinstance(part, str) for pair in choices.items() for part in pair)
     estimate = model_class.estimate_memory(graph, config)
-    assert estimate is not None and estimate > 0
+    assert estimate is None or estimate > 0
 
 
 # -- declarations -----------------------------------------------------------------------------------------------------

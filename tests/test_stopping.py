@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.model import Recipe
-from bench.train import STOPPING_RULES, Evaluation, Plateau, Ranked, StoppingRule, learning_rate
+from bench.stopping import STOPPING_RULES, Evaluation, Ranked, StoppingRule
+from bench.train import Plateau, learning_rate
 
 
 def evaluation(correct: int, loss: float) -> Evaluation:

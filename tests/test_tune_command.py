@@ -34,7 +34,7 @@ def imagined(monkeypatch: pytest.MonkeyPatch) -> Imagined:
     """Trainings that take no time: accurate from 64 hidden units on, slow with many."""
     executor = Imagined(seconds=lambda config: config["hidden"] / 8)
     monkeypatch.setattr("tuning_toys.imagined_accuracy", lambda config: 1.0 if config["hidden"] >= 64 else 0.5)
-    monkeypatch.setattr("bench.commands.tune.LocalExecutor", lambda *arguments: executor)
+    monkeypatch.setattr("bench.commands.tune.make_executor", lambda *arguments: executor)
     return executor
 
 

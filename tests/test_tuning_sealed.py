@@ -125,7 +125,7 @@ def test_the_command_itself_hands_on_no_sealed_label(
         return run_stream(*arguments)
 
     monkeypatch.setenv("BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("bench.commands.tune.LocalExecutor", lambda *arguments: executor)
+    monkeypatch.setattr("bench.commands.tune.make_executor", lambda *arguments: executor)
     monkeypatch.setattr("bench.commands.tune.run_stream", spied)
     request = TuneRequest("gcn", str(data / "ring.npz"), trials=2, seed=seed, max_epochs=2, results=tmp_path)
     assert tune_request(request) == 0

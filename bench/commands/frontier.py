@@ -13,8 +13,8 @@ from rich.console import Console
 from bench.cells import Cell, capped
 from bench.console import say, show_table
 from bench.errors import EXIT_FAILED_CELLS, UserError
+from bench.executors import make_executor
 from bench.executors.devices import capacity_of
-from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
 from bench.planning.sharing import expected_memory
 from bench.records import DIVERGED, FRONTIER, OK, OOM, Record, machine_of, memory_used
@@ -121,7 +121,7 @@ class Search:
         if earlier is not None:
             return earlier
         check_writable(self.results, "predictions", "logs")
-        executor = LocalExecutor(self.results / "logs", 1, [device])
+        executor = make_executor(self.options.executor, self.results / "logs", 1, [device])
         options = replace(self.options, memory_limit=budget)
         summary = run_cells([cell], plan.stored, options, self.ledger, executor)
         self.ledger.refresh()

@@ -11,6 +11,8 @@ import typer
 import typer.core
 
 from bench.errors import EXIT_USER_ERROR
+from bench.executors import EXECUTORS
+from bench.text import nearest
 
 Data = Annotated[
     Path | None, typer.Option(help="Folder with raw data files; then BENCH_DATA and a per-user cache are searched.")
@@ -74,6 +76,17 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Cells that run at the sam
 TrialJobs = Annotated[int, typer.Option("--jobs", min=1, help="Trials that run at the same time.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads per cell.", show_default="all cores / jobs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or a list such as cuda:0,cuda:1.")]
+
+
+def _known_executor(name: str) -> str:
+    if name not in EXECUTORS:
+        raise typer.BadParameter(f"there is no executor '{name}'.{nearest(name, EXECUTORS)}")
+    return name
+
+
+ExecutorName = Annotated[
+    str, typer.Option("--executor", callback=_known_executor, help=f"What runs cells: {', '.join(EXECUTORS)}.")
+]
 UNITS = "with a unit: MB, GB, TB or MiB, GiB, TiB"
 MemoryLimit = Annotated[
     str | None,

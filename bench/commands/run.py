@@ -18,8 +18,8 @@ from bench.commands.paper import find_study
 from bench.console import say
 from bench.environment import processor, usable_processors
 from bench.errors import UserError
+from bench.executors import make_executor
 from bench.executors.devices import resolve_devices
-from bench.executors.local import LocalExecutor
 from bench.ledger import Ledger, check_writable
 from bench.planning.estimate import Estimator, Forecaster
 from bench.planning.forecast import space_warning
@@ -89,7 +89,7 @@ def _run_request(request: Request, looks: Looks) -> int:
     records, interrupted = dict(answered), False
     if todo:
         check_writable(request.results, "predictions", "logs")
-        executor = LocalExecutor(request.results / "logs", jobs, devices)
+        executor = make_executor(options.executor, request.results / "logs", jobs, devices)
         with make_display(console, todo, estimator, jobs) as display:
             summary = run_pending(todo, plan.stored, options, ledger, executor, display.on_event)
         ledger.close()

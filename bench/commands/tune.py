@@ -30,8 +30,8 @@ from bench.errors import (
     MissingData,
     UserError,
 )
+from bench.executors import LOCAL, make_executor
 from bench.executors.devices import resolve_devices
-from bench.executors.local import LocalExecutor
 from bench.lanes import find_winner, winner_path
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
@@ -75,6 +75,7 @@ class TuneRequest:
     jobs: int = 1
     threads: int | None = None
     device: str = "auto"
+    executor: str = LOCAL
     data: Path | None = None
     results: Path = OWN
     memory_limit: str | None = None
@@ -109,6 +110,7 @@ class _Tune:
             cache_folder=cache_root() / "prepared",
             progress_interval=0.0,  # pruning must not depend on the clock
             device=self.devices[0],
+            executor=request.executor,
         )
         self.missing = self.bad = self.without_winner = 0
 
@@ -282,7 +284,7 @@ class _Tune:
         trials = tuning.trials()
         for line in self._opening_lines(search, tuning, trials, Estimator(ledger)):
             say(self.console, line)
-        executor = LocalExecutor(request.results / "logs", request.jobs, self.devices)
+        executor = make_executor(request.executor, request.results / "logs", request.jobs, self.devices)
         title = f"{search.model.name} on {search.dataset.name}:"
         with make_trial_display(self.console, title, self.budget, trials, request.jobs) as display:
             driver = Driver(search, tuning, self.budget, PredictionStore(request.results), display)

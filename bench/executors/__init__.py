@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:  # the worker imports its meters from this room
@@ -59,3 +61,15 @@ class Executor(Protocol):
     def run(
         self, jobs: Iterator[Job | None], on_event: Callable[[Event], None], stopped: Callable[[], bool]
     ) -> Iterator[Outcome]: ...
+
+
+LOCAL = "local"
+EXECUTORS = {  # by name, module:class; imported when it is chosen
+    LOCAL: "bench.executors.local:LocalExecutor",
+}
+
+
+def make_executor(name: str, logs: Path, jobs: int, devices: Sequence[str]) -> Executor:
+    """Import the executor of this name, and make one that keeps logs there and runs so many jobs at once."""
+    executor: Executor = pkgutil.resolve_name(EXECUTORS[name])(logs, jobs, devices)
+    return executor
