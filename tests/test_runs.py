@@ -303,7 +303,7 @@ def test_killing_the_parent_ends_its_workers_and_the_next_run_finishes_the_rest(
             time.sleep(0.02)
         assert not any(map(lives, family))
     assert Claims(tmp_path).held() == {}
-    summary = run([toy_cell(stored, "toy"), toy_cell(stored, "sleeps")], stored, tmp_path, time_limit=1.0)
+    summary = run([toy_cell(stored, "toy"), toy_cell(stored, "sleeps")], stored, tmp_path, time_limit=4.0)
     assert (summary.earlier, summary.ran) == (1, 1)
     assert [record["status"] for record in summary.records.values()] == ["ok", "timeout"]
 

@@ -35,8 +35,11 @@ def read_pubmed(paths: list[Path]) -> RawGraph:
 
 
 def divide_by_row_sums(features: sp.csr_array) -> sp.csr_array:
-    """Rows that sum to one; a row of zeros stays as it is."""
-    sums = np.asarray(features.sum(axis=1, dtype=np.float64)).reshape(-1)
+    """Rows that sum to one; a row of zeros stays as it is.
+
+    The sums are added up in the features' precision: the recorded fingerprint is of what that gives.
+    """
+    sums = np.asarray(features.sum(axis=1)).reshape(-1).astype(np.float64)
     scale = np.divide(1.0, sums, out=np.zeros_like(sums), where=sums != 0)
     return sp.csr_array(sp.diags_array(scale) @ features)
 
