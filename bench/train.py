@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,84 +48,58 @@ class Evaluation:
 # -- stopping rules ---------------------------------------------------------------------------------------------------
 
 
-class StoppingRule(Protocol):
-    """Judges evaluations in order: is this the best state so far, and is it time to stop?"""
-
-    def better(self, now: Evaluation) -> bool: ...
-
-    def finished(self, now: Evaluation) -> bool: ...
-
-
-class Ranked:
-    """The score first, loss breaks ties; patience is renewed when either is at least as good as its own best."""
+class StoppingRule:
+    """Judges evaluations in order: is this the best state so far, and then, is it time to stop?"""
 
     def __init__(self, patience: int) -> None:
-        self.patience = self.left = patience
-        self.best: tuple[float, float] = (-math.inf, math.inf)  # of the remembered state
-        self.highest, self.lowest_loss = -math.inf, math.inf
+        self.patience, self.since = patience, 0  # evaluations without progress
+        self.highest, self.lowest = -math.inf, math.inf  # score and loss of all evaluations before this one
 
     def better(self, now: Evaluation) -> bool:
-        wins = (now.score, -now.loss) > (self.best[0], -self.best[1])
-        if wins:
-            self.best = (now.score, now.loss)
-        return wins
+        raise NotImplementedError
+
+    def progress(self, now: Evaluation) -> bool:
+        """Whether patience is renewed."""
+        return self.better(now)
 
     def finished(self, now: Evaluation) -> bool:
-        progress = now.score >= self.highest or now.loss <= self.lowest_loss
-        self.left = self.patience if progress else self.left - 1
-        self.highest = max(self.highest, now.score)
-        self.lowest_loss = min(self.lowest_loss, now.loss)
-        return self.left <= 0
+        self.since = 0 if self.progress(now) else self.since + 1
+        self.highest, self.lowest = max(self.highest, now.score), min(self.lowest, now.loss)
+        return self.since >= self.patience
 
 
-class LowestLoss:
+class LowestLoss(StoppingRule):
     """The lowest loss is best; training ends after `patience` evaluations without a new low."""
 
-    def __init__(self, patience: int) -> None:
-        self.patience, self.since, self.lowest = patience, 0, math.inf
-
     def better(self, now: Evaluation) -> bool:
-        wins = now.loss < self.lowest
-        self.since = 0 if wins else self.since + 1
-        self.lowest = min(self.lowest, now.loss)
-        return wins
-
-    def finished(self, now: Evaluation) -> bool:
-        return self.since >= self.patience
+        return now.loss < self.lowest
 
 
-class HighestAccuracy:
+class HighestAccuracy(StoppingRule):
     """The highest score is best (the later of equals); training ends after `patience` lower ones in a row."""
 
-    def __init__(self, patience: int) -> None:
-        self.patience, self.since, self.highest = patience, 0, -math.inf
+    def better(self, now: Evaluation) -> bool:
+        return now.score >= self.highest
+
+
+class BothAtOnce(StoppingRule):
+    """A state is best when neither score nor loss is worse than ever before; one of them is enough for patience."""
 
     def better(self, now: Evaluation) -> bool:
-        wins = now.score >= self.highest
-        self.since = 0 if wins else self.since + 1
-        self.highest = max(self.highest, now.score)
-        return wins
+        return now.score >= self.highest and now.loss <= self.lowest
 
-    def finished(self, now: Evaluation) -> bool:
-        return self.since >= self.patience
+    def progress(self, now: Evaluation) -> bool:
+        return now.score >= self.highest or now.loss <= self.lowest
 
 
-class BothAtOnce:
-    """A state is best when neither score nor loss is worse than ever before; patience as in `Ranked`."""
+class Ranked(BothAtOnce):
+    """The score first, loss breaks ties; patience is renewed when either is at least as good as its own best."""
 
-    def __init__(self, patience: int) -> None:
-        self.patience, self.since = patience, 0
-        self.highest, self.lowest_loss = -math.inf, math.inf
+    best = (-math.inf, -math.inf)  # of the remembered state
 
     def better(self, now: Evaluation) -> bool:
-        as_high, as_low = now.score >= self.highest, now.loss <= self.lowest_loss
-        self.since = 0 if as_high or as_low else self.since + 1
-        self.highest = max(self.highest, now.score)
-        self.lowest_loss = min(self.lowest_loss, now.loss)
-        return as_high and as_low
-
-    def finished(self, now: Evaluation) -> bool:
-        return self.since >= self.patience
+        before, self.best = self.best, max(self.best, (now.score, -now.loss))
+        return self.best > before
 
 
 class RisingLoss(LowestLoss):
@@ -136,6 +110,7 @@ class RisingLoss(LowestLoss):
         self.losses: list[float] = []
 
     def finished(self, now: Evaluation) -> bool:
+        super().finished(now)
         window = self.losses[-self.patience :]
         self.losses.append(now.loss)
         return len(window) == self.patience and now.loss > sum(window) / len(window)
@@ -145,6 +120,7 @@ class FixedLength(HighestAccuracy):
     """The highest score is best; training always runs to its last epoch."""
 
     def finished(self, now: Evaluation) -> bool:
+        super().finished(now)
         return False
 
 
