@@ -18,10 +18,10 @@ from bench.cells import Cell
 from bench.datasets.catalogue import Dataset
 from bench.datasets.store import Stored
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.model import Model
 from bench.settings import TUNED_LANES
 from bench.splits import draw_split
-from bench.toml import read_toml
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bench.toml import read_toml
+from bench.files import read_toml
 
 Schedule = Literal["constant", "warmup-linear", "warmup-cosine", "plateau"]  # of the learning rate, see bench/train.py
 Stop = Literal["ranked", "loss", "accuracy", "both", "window", "never"]  # rules that end training, see bench/train.py

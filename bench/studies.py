@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.records import FRONTIER
-from bench.toml import read_toml
+from bench.text import as_typed
 
 if TYPE_CHECKING:
     from bench.datasets.catalogue import Dataset
@@ -131,6 +132,4 @@ def _study(name: str, entry: Mapping[str, Any]) -> Study:
 
 
 def _label(chosen: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()
-    )
+    return ", ".join(f"{key}={as_typed(value)}" for key, value in chosen.items())

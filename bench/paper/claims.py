@@ -9,9 +9,9 @@ from typing import Any, Protocol, TypeVar
 
 from bench.datasets.catalogue import resolve
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.paper.numbers import CLAIMS_FILE, TABLES
 from bench.text import nearest
-from bench.toml import read_toml
 
 
 class HasId(Protocol):

@@ -20,9 +20,9 @@ from pathlib import Path
 import pandas as pd
 
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.registry import models
 from bench.text import nearest
-from bench.toml import read_toml
 
 FOLDER = Path(__file__).parent
 CLAIMS_FILE = FOLDER / "claims.toml"  # which says what the paper is called, too

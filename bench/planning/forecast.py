@@ -40,7 +40,7 @@ class Condition:
         """Of one cell; None where nobody knows."""
         if self.failure:
             return self.failed_after
-        return None if self.speed is None else self.speed.fixed + self.epochs * self.speed.epoch
+        return None if self.speed is None else self.speed.seconds(self.epochs)
 
     @property
     def total(self) -> float | None:
