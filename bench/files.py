@@ -39,6 +39,19 @@ def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     force_to_disk(path.parent)
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A draft to fill, which then gets its name: a reader sees a whole folder or none."""
+    draft = path.with_name(f".{path.name}-{uuid4().hex}")
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        draft.rename(path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
 def force_to_disk(path: Path) -> None:
     """A file's content, or the names in a folder: either may be there after a power cut and the other not."""
     descriptor = os.open(path, os.O_RDONLY)

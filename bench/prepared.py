@@ -14,13 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import psutil
 import scipy
 
-from bench.files import free_space, locked
+from bench.files import free_space, locked, new_folder
 from bench.sizes import format_size
 from bench.source_code import code_of
 
@@ -167,18 +166,14 @@ def _open(entry: Path) -> tuple[dict[str, np.ndarray], float] | None:
 
 
 def _write(entry: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
-    """Write beside, then rename: a reader sees a whole bundle or none."""
-    draft = entry.with_name(f".{entry.name}-{uuid4().hex}")
-    draft.mkdir(parents=True)
     try:
-        for name, array in arrays.items():
-            np.save(draft / f"{name}.npy", array, allow_pickle=False)
-        (draft / "entry.json").write_text(json.dumps({**facts, "arrays": sorted(arrays)}))
-        if entry.exists() and _open(entry) is None:  # damaged: a folder that is not empty would stop the rename
-            shutil.rmtree(entry, ignore_errors=True)
-        draft.rename(entry)
+        with new_folder(entry) as draft:
+            for name, array in arrays.items():
+                np.save(draft / f"{name}.npy", array, allow_pickle=False)
+            (draft / "entry.json").write_text(json.dumps({**facts, "arrays": sorted(arrays)}))
+            if entry.exists() and _open(entry) is None:  # damaged: a folder that is not empty would stop the rename
+                shutil.rmtree(entry, ignore_errors=True)
     except OSError as error:  # another process was faster, or the disk is full: the arrays are in memory anyway
-        shutil.rmtree(draft, ignore_errors=True)
         if not (entry / "entry.json").exists():
             print(f"warning: prepared arrays could not be kept: {error.strerror}")
 

@@ -118,32 +118,30 @@ def run_stream(
     return run.work_through(run.jobs(cells, run.would_repeat, in_order=True), executor)
 
 
+@dataclass(eq=False)
 class _Run:
     """The parent's side of one run: makes jobs when they are wanted, and records out of what becomes of them."""
 
-    def __init__(
-        self,
-        models: Collection[str],
-        stored: Mapping[str, Stored],
-        options: RunOptions,
-        ledger: Ledger,
-        on_event: OnEvent,
-        find: FindModel,
-    ) -> None:
-        check_writable(ledger.results, "predictions", ".claims")
-        self.stored, self.options, self.ledger = stored, options, ledger
-        self.on_event, self.find = on_event, find
-        self.summary = Summary()
-        self._claims = Claims(ledger.results)
+    models: Collection[str]
+    stored: Mapping[str, Stored]
+    options: RunOptions
+    ledger: Ledger
+    on_event: OnEvent
+    find: FindModel
+    summary: Summary = field(default_factory=Summary)
+
+    def __post_init__(self) -> None:
+        check_writable(self.ledger.results, "predictions", ".claims")
+        self._claims = Claims(self.ledger.results)
         self._held: dict[str, Claim] = {}
         self._turn: Claim | None = None  # to measure on this machine
         self._told_to_wait = False
         self._begun: dict[str, float] = {}
-        self._predictions = PredictionStore(ledger.results)
-        shared = options.cache_folder
-        self._own = private_folder(shared) if shared is not None and options.prepares_alone else None
+        self._predictions = PredictionStore(self.ledger.results)
+        shared = self.options.cache_folder
+        self._own = private_folder(shared) if shared is not None and self.options.prepares_alone else None
         # asked now, not when the first record is written: by then somebody may have edited a file
-        self._source = {name: source_hash(find(name)) for name in models}
+        self._source = {name: source_hash(self.find(name)) for name in self.models}
         code_version()
 
     def work_through(self, jobs: Iterator[Job | None], executor: Executor) -> Summary:

@@ -13,7 +13,6 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import platformdirs
@@ -23,7 +22,7 @@ from bench.datasets.catalogue import Dataset
 from bench.datasets.counts import Counts, count
 from bench.datasets.twin_specs import TWINS
 from bench.errors import BadData, UserError
-from bench.files import force_to_disk, locked, replace_file
+from bench.files import force_to_disk, locked, new_folder, replace_file
 from bench.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
 from bench.splits import MASKS, masks_rule
 
@@ -147,15 +146,12 @@ def _map(path: Path) -> np.ndarray:
 
 
 def _write_folder(folder: Path, graph: Graph) -> None:
-    """Write beside, then rename: a reader sees a whole graph or none."""
     if folder.exists():
         try:
             _open(folder)
             return  # the same arrays from another copy of the files
         except BadData:
             shutil.rmtree(folder)  # another version's, or damaged; under the lock nobody else writes it
-    draft = folder.with_name(f".{folder.name}-{uuid4().hex}")
-    draft.mkdir(parents=True)
     arrays = {"indptr": graph.indptr, "indices": graph.indices}
     if graph.masks is not None:
         arrays["masks"] = graph.masks
@@ -163,18 +159,14 @@ def _write_folder(folder: Path, graph: Graph) -> None:
         arrays["features"] = graph.features
     else:
         arrays |= {f"features_{part}": getattr(graph.features, part) for part in ("data", "indices", "indptr")}
-    try:
+    facts = {"format": _FORMAT, "name": graph.name, "fingerprint": graph.fingerprint}
+    facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
+    with new_folder(folder) as draft:
         for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array, allow_pickle=False)
-        facts = {"format": _FORMAT, "name": graph.name, "fingerprint": graph.fingerprint}
-        facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
         (draft / "graph.json").write_text(json.dumps(facts, indent=1))
         for path in [*draft.iterdir(), draft]:
             force_to_disk(path)
-        draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     force_to_disk(folder.parent)
 
 
