@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,30 +38,27 @@ from bench.records import COST, OK, OOM, UNSUPPORTED, Record, is_capped, phase_s
 from bench.registry import find_model, source_hash
 from bench.reuse import PROTOCOL_REVISION, FindModel, find_reusable_under, pending, would_repeat
 from bench.splits import draw_split, is_scored
-from bench.worker import PROGRESS_INTERVAL, Job
+from bench.worker import CellOptions, Job
 
 OnEvent = Callable[[Event], None]
 COST_NODES = 200_000  # nodes on which inference is measured where cost is the purpose, or all if there are fewer
 TURNS = Path(tempfile.gettempdir()) / f"nagphormer-bench-{os.getuid()}"  # where cost cells of this machine line up
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """How cells are run; nothing here is part of a cell's key."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(CellOptions):
+    """What a run does with its cells; nothing here is part of a cell's key."""
 
-    memory_limit: int | None = None  # bytes
-    time_limit: float | None = None  # seconds per cell
     retry: frozenset[str] = frozenset()  # statuses that are run again; `interrupted` always is
     redo: bool = False  # run everything again
-    threads: int = 1  # per worker
     device: str = "cpu"  # or "cuda", "cuda:1": where cost is the purpose, only what was measured on it answers
-    cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
-    cache_limit: int = 40 * 2**30
-    paths: tuple[str, ...] = ()  # where models outside the package are imported from
-    believe_estimates: bool = True  # a cell that its model says will not fit is `oom` without being tried
     purpose: str | None = None  # what the records are for, where that is not accuracy: then only such records answer
-    progress_interval: float = PROGRESS_INTERVAL  # seconds between two signs of life; 0: at every evaluation
     private_arrays: bool = False  # nothing prepared is shared: what older code prepared would prove nothing of the new
+
+    @property
+    def for_each_cell(self) -> dict[str, Any]:
+        """What a worker needs to know of it."""
+        return {item.name: getattr(self, item.name) for item in fields(CellOptions)}
 
     @property
     def prepares_alone(self) -> bool:
@@ -236,29 +233,21 @@ class _Run:
             self._keep(cell, Outcome(None, UNSUPPORTED, f"no split: {error}"))
             return None
         model = self.find(cell.model)
-        return Job(
+        measures_cost = self.options.purpose == COST
+        job = Job(
             cell,
             model.__module__,
             model.__qualname__,
             self.stored[cell.dataset].folder,
             _without_test_labels(graph.labels, split),
             split,
-            threads=self.options.threads,
-            memory_limit=self.options.memory_limit,
-            time_limit=self.options.time_limit,
-            cache_folder=self._cache_folder(cell),
-            cache_limit=self.options.cache_limit,
-            paths=self.options.paths,
-            progress_interval=self.options.progress_interval,
-            believe_estimates=self.options.believe_estimates,
-            pinned=self.options.purpose == COST,
-            inference_nodes=COST_NODES if self.options.purpose == COST else None,
+            pinned=measures_cost,
+            inference_nodes=COST_NODES if measures_cost else None,
             source=self._source[cell.model],
+            **self.options.for_each_cell,
         )
-
-    def _cache_folder(self, cell: Cell) -> Path | None:
-        """Where the cell finds prepared arrays, or keeps those that it needs for itself."""
-        return self.options.cache_folder if self._own is None else self._own / cell.key
+        # where the cell finds prepared arrays, or keeps those that it needs for itself
+        return job if self._own is None else replace(job, cache_folder=self._own / cell.key)
 
     def finish(self, outcome: Outcome) -> None:
         """Score, store and record what came of a job, then let go of its cell."""
