@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from bench.cells import Cell
 from bench.datasets.catalogue import Dataset
 from bench.datasets.store import Stored
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.model import Model
 from bench.settings import TUNED_LANES
 from bench.splits import draw_split
@@ -64,7 +64,7 @@ def find_winner(results: Path, lane: str, model: str, dataset: Dataset | str) ->
 
 def _read(path: Path) -> Winner:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path)
         return Winner(content["settings"], content["found"], content["budget"])
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{path} is not what `tune` writes ({error}); remove it and tune again") from error

@@ -6,8 +6,7 @@ of datasets and of settings are checked without it.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Metric:
-    """A name, how tables print it, and a fraction between 0 and 1 for predictions; trials are averaged."""
+    """A name, how tables print it, and a fraction between 0 and 1 for predictions."""
 
     name: str
     title: str
@@ -39,7 +38,6 @@ class Metric:
     needs_scores: bool = False  # predicted classes are not enough
     num_classes: int | None = None  # the only number of classes that it is defined for
     higher_is_better: bool = True
-    aggregate: Callable[[Iterable[float]], float] = statistics.fmean  # of the trials of one condition
 
 
 def _balanced_accuracy(nodes: Predicted) -> float:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from bench.errors import UserError
-from bench.files import replace_file
+from bench.files import locked, replace_file
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,25 +57,38 @@ class PredictionStore:
         """Keep predictions and the training curve; returns the hash. Cells with equal predictions share a file."""
         path = self.path(predictions.hash)
         rows = np.asarray(curve, dtype=np.float32).reshape(-1, 3)
-        with _locked(self.folder):  # another cell with the same predictions may be adding its curve
-            arrays = predictions.arrays
-            if path.exists():
-                try:
-                    arrays = self._load(path)
-                except UserError:  # a damaged file must not cost what was just computed
-                    self.put_aside(predictions.hash)
-            known = arrays.get(_curve(key))
-            if known is None or not np.array_equal(known, rows, equal_nan=True):
-                arrays[_curve(key)] = rows
-                try:
-                    replace_file(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
-                except OSError as error:
-                    raise _cannot_write(error) from error
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with locked(self.folder):  # another cell with the same predictions may be adding its curve
+                self._add(path, predictions, _curve(key), rows)
+        except OSError as error:
+            raise UserError(
+                f"predictions cannot be written ({error.strerror}); make room and run again: finished records are safe"
+            ) from error
         return predictions.hash
 
-    def put_aside(self, name: str) -> None:
+    def _add(self, path: Path, predictions: Predictions, curve: str, rows: np.ndarray) -> None:
+        arrays = predictions.arrays
+        if path.exists():
+            try:
+                arrays = self._load(path)
+            except UserError:  # a damaged file must not cost what was just computed
+                self._put_aside(path)
+        known = arrays.get(curve)
+        if known is None or not np.array_equal(known, rows, equal_nan=True):
+            arrays[curve] = rows
+            replace_file(path, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]
+
+    def has(self, name: str, key: str) -> bool:
+        """Whether predictions and the curve of this cell can be read; a damaged file is put aside."""
+        try:
+            return _curve(key) in self._load(self.path(name))  # the file may be of another cell with equal predictions
+        except UserError:
+            self._put_aside(self.path(name))
+            return False
+
+    def _put_aside(self, path: Path) -> None:
         """Out of the way with a damaged file, so that it can be written again."""
-        path = self.path(name)
         with contextlib.suppress(OSError):  # it is missing, or whoever writes it again will complain
             path.rename(path.with_suffix(".damaged"))
 
@@ -101,27 +111,6 @@ class PredictionStore:
             raise UserError(
                 f"predictions/{path.parent.name}/{path.name} cannot be read ({error}); remove it and redo its cell"
             ) from error
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One writer at a time; the kernel frees the lock of the dead."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise _cannot_write(error) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _cannot_write(error: OSError) -> UserError:
-    return UserError(
-        f"predictions cannot be written ({error.strerror}); make room and run again: finished records are safe"
-    )
 
 
 def _curve(key: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -11,16 +10,16 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import psutil
 import scipy
 
+from bench.files import free_space, locked, new_folder
 from bench.sizes import format_size
 from bench.source_code import code_of
 
@@ -54,7 +53,7 @@ class PrepareCache:
             return self._stays_in_memory(self._compute(compute)[0])
         entry = self.folder / f"{what}-{_digest(what, depends_on, code_of(compute))}"
         start = time.perf_counter()
-        with _locked(entry, self.on_wait):
+        with locked(self.folder / ".locks" / entry.name, self.on_wait):
             self.waited += time.perf_counter() - start
             return self._get(entry, {"what": what, "depends_on": dict(depends_on)}, compute)
 
@@ -110,14 +109,14 @@ class PrepareCache:
         spare = [entry for entry in entries if entry.path not in self._in_use]
         room = self.limit - sum(entry.size for entry in entries)
         gain = sum(entry.size for entry in spare)
-        if size > min(room, _free_bytes(self.folder)) + gain:
+        if size > min(room, free_space(self.folder)) + gain:
             return False  # and nothing was evicted in vain
         for entry in spare:
-            if size <= min(room, _free_bytes(self.folder)):
+            if size <= min(room, free_space(self.folder)):
                 break
             shutil.rmtree(entry.path, ignore_errors=True)
             room += entry.size
-        return size <= min(room, _free_bytes(self.folder))
+        return size <= min(room, free_space(self.folder))
 
 
 @dataclass(frozen=True)
@@ -155,21 +154,6 @@ def _digest(what: str, depends_on: Mapping[str, Any], code: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-@contextlib.contextmanager
-def _locked(entry: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
-    """One process at a time per entry: the others wait and then find it. The kernel frees the lock of the dead."""
-    locks = entry.parent / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with (locks / entry.name).open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait(True)
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            on_wait(False)
-        yield
-
-
 def _open(entry: Path) -> tuple[dict[str, np.ndarray], float] | None:
     """The bundle's arrays and the seconds they once took; None where it is absent or damaged."""
     try:
@@ -182,18 +166,14 @@ def _open(entry: Path) -> tuple[dict[str, np.ndarray], float] | None:
 
 
 def _write(entry: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
-    """Write beside, then rename: a reader sees a whole bundle or none."""
-    draft = entry.with_name(f".{entry.name}-{uuid4().hex}")
-    draft.mkdir(parents=True)
     try:
-        for name, array in arrays.items():
-            np.save(draft / f"{name}.npy", array, allow_pickle=False)
-        (draft / "entry.json").write_text(json.dumps({**facts, "arrays": sorted(arrays)}))
-        if entry.exists() and _open(entry) is None:  # damaged: a folder that is not empty would stop the rename
-            shutil.rmtree(entry, ignore_errors=True)
-        draft.rename(entry)
+        with new_folder(entry) as draft:
+            for name, array in arrays.items():
+                np.save(draft / f"{name}.npy", array, allow_pickle=False)
+            (draft / "entry.json").write_text(json.dumps({**facts, "arrays": sorted(arrays)}))
+            if entry.exists() and _open(entry) is None:  # damaged: a folder that is not empty would stop the rename
+                shutil.rmtree(entry, ignore_errors=True)
     except OSError as error:  # another process was faster, or the disk is full: the arrays are in memory anyway
-        shutil.rmtree(draft, ignore_errors=True)
         if not (entry / "entry.json").exists():
             print(f"warning: prepared arrays could not be kept: {error.strerror}")
 
@@ -217,11 +197,6 @@ def private_folder(shared: Path) -> Path:
         if process == os.getpid() or not psutil.pid_exists(process):
             shutil.rmtree(left, ignore_errors=True)
     return shared / f".own-{host}-{os.getpid()}"
-
-
-def _free_bytes(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    return shutil.disk_usage(folder).free
 
 
 def as_tensor(array: np.ndarray) -> Any:

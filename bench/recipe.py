@@ -5,11 +5,11 @@ Kept apart from it so that names and settings can be looked up without importing
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from bench.files import read_toml
 from bench.stopping import Stop
 
 Schedule = Literal["constant", "warmup-linear", "warmup-cosine", "plateau"]  # of the learning rate, see bench/train.py
@@ -25,7 +25,7 @@ def read_settings(file: str) -> dict[str, dict[str, dict[str, Any]]]:
 
     A lane's table `every` holds what all of its datasets share.
     """
-    lanes: dict[str, Any] = tomllib.loads(Path(file).with_suffix(".toml").read_text(encoding="utf-8"))
+    lanes: dict[str, Any] = read_toml(Path(file).with_suffix(".toml"))
     for datasets in lanes.values():
         shared = datasets.pop("every", {})
         datasets.update({name: {**shared, **settings} for name, settings in datasets.items()})

@@ -7,10 +7,15 @@ model's source is in the record as information; it decides only for plug-ins, wh
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from bench.environment import processor
+from bench.executors.devices import capacity_of
 from bench.records import (
+    COST,
     DIVERGED,
     ERROR,
     INTERRUPTED,
@@ -28,7 +33,16 @@ from bench.records import (
     waited_seconds,
     wall_seconds,
 )
+from bench.registry import find_model, is_plugin, source_hash
 from bench.text import counted
+
+if TYPE_CHECKING:
+    from bench.cells import Cell
+    from bench.ledger import Ledger
+    from bench.model import Model
+    from bench.runner import RunOptions
+
+FindModel = Callable[[str], "type[Model]"]
 
 PROTOCOL_REVISION = 1  # of training loop, splits and seeding: raised whenever one of them may change results
 
@@ -107,3 +121,57 @@ def find_reusable(
         if not unfit and satisfies(record, memory_limit, time_limit, capacity, device):
             found = record
     return found
+
+
+# -- before a cell is run ---------------------------------------------------------------------------------------------
+
+
+def pending(
+    cells: Sequence[Cell], ledger: Ledger, options: RunOptions, find: FindModel = find_model
+) -> tuple[list[Cell], dict[str, Record]]:
+    """The cells that have to be run, each once, and the records that are reused for the others.
+
+    An error of other code than the present is not reused: the file may have been mended.
+    """
+    todo: dict[str, Cell] = {}
+    reused: dict[str, Record] = {}
+    for cell in cells:
+        record = find_reusable_under(ledger.of(cell.key), options)
+        mended = record is not None and may_be_mended(record, source_hash(find(cell.model)))
+        if record is None or options.redo or mended or record["status"] in options.retry:
+            todo[cell.key] = cell
+        else:
+            reused[cell.key] = record
+    return list(todo.values()), reused
+
+
+def find_reusable_under(records: Sequence[Record], options: RunOptions) -> Record | None:
+    """The record that makes another run needless; what it costs has to be known for this machine."""
+    machine = this_machine(options.device, options.threads) if options.purpose == COST else None
+    # asked only where it matters: on a GPU it has to be woken for that
+    capacity = capacity_of(options.device) if any(record["status"] == OOM for record in records) else None
+    limits = options.memory_limit, options.time_limit
+    return find_reusable(records, *limits, options.purpose, machine, capacity, options.device)
+
+
+def would_repeat(record: Record, cell: Cell, model: type[Model], source: str, options: RunOptions) -> bool:
+    """Whether running the cell now would give this, as far as the record tells; `source` is the model's hash.
+
+    An error may be mended, a plug-in have changed; seconds are held against those of cells that run now.
+    """
+    if record["status"] == ERROR or (record["source"] != source and is_plugin(model)):
+        return False
+    if record["status"] != OK or "seconds" not in cell.labels.get("objective", ""):
+        return True
+    return machine_of(record) == this_machine(options.device, options.threads) and under_load(record) is False
+
+
+@functools.cache
+def this_machine(device: str, threads: int) -> str:
+    """What `machine_of` says of records that are made here."""
+    gpu = None
+    if device.startswith("cuda"):
+        import torch
+
+        gpu = torch.cuda.get_device_name(device)
+    return machine_of({"environment": {"processor": processor(), "gpu": gpu, "threads": threads}})

@@ -7,7 +7,6 @@ nodes, scores what comes back and writes the record.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
 import signal
@@ -15,60 +14,53 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 import sklearn.metrics  # noqa: F401  scoring the first cell would import it: half a second of overhead
-import torch
 from rich.console import Console
 
 from bench.cells import Cell
 from bench.claims import Claim, Claims
 from bench.console import say
 from bench.datasets.store import Stored
-from bench.environment import code_version, processor
+from bench.environment import code_version, environment
 from bench.errors import UserError
 from bench.executors import LOCAL, Event, Executor, Outcome
-from bench.executors.devices import capacity_of
 from bench.graph import UNKNOWN_LABEL, Split
 from bench.ledger import Ledger, check_writable
 from bench.metrics import score
-from bench.model import Model
 from bench.predictions import Predictions, PredictionStore
 from bench.prepared import private_folder
-from bench.recording import make_record
-from bench.records import COST, ERROR, OK, OOM, UNSUPPORTED, Record, machine_of, phase_seconds, under_load
-from bench.registry import find_model, is_plugin, source_hash
-from bench.reuse import find_reusable, is_current, may_be_mended
+from bench.records import COST, OK, OOM, UNSUPPORTED, Record, is_capped, phase_seconds
+from bench.registry import find_model, source_hash
+from bench.reuse import PROTOCOL_REVISION, FindModel, find_reusable_under, pending, would_repeat
 from bench.splits import draw_split, is_scored
-from bench.worker import PROGRESS_INTERVAL, Job
+from bench.worker import CellOptions, Job
 
 OnEvent = Callable[[Event], None]
-FindModel = Callable[[str], type[Model]]
 COST_NODES = 200_000  # nodes on which inference is measured where cost is the purpose, or all if there are fewer
 TURNS = Path(tempfile.gettempdir()) / f"nagphormer-bench-{os.getuid()}"  # where cost cells of this machine line up
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """How cells are run; nothing here is part of a cell's key."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(CellOptions):
+    """What a run does with its cells; nothing here is part of a cell's key."""
 
-    memory_limit: int | None = None  # bytes
-    time_limit: float | None = None  # seconds per cell
     retry: frozenset[str] = frozenset()  # statuses that are run again; `interrupted` always is
     redo: bool = False  # run everything again
-    threads: int = 1  # per worker
     device: str = "cpu"  # or "cuda", "cuda:1": where cost is the purpose, only what was measured on it answers
     executor: str = LOCAL  # which of bench/executors
-    cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
-    cache_limit: int = 40 * 2**30
-    paths: tuple[str, ...] = ()  # where models outside the package are imported from
-    believe_estimates: bool = True  # a cell that its model says will not fit is `oom` without being tried
     purpose: str | None = None  # what the records are for, where that is not accuracy: then only such records answer
-    progress_interval: float = PROGRESS_INTERVAL  # seconds between two signs of life; 0: at every evaluation
     private_arrays: bool = False  # nothing prepared is shared: what older code prepared would prove nothing of the new
+
+    @property
+    def for_each_cell(self) -> dict[str, Any]:
+        """What a worker needs to know of it."""
+        return {item.name: getattr(self, item.name) for item in fields(CellOptions)}
 
     @property
     def prepares_alone(self) -> bool:
@@ -87,41 +79,6 @@ class Summary:
     interrupted: bool = False
 
 
-def pending(
-    cells: Sequence[Cell], ledger: Ledger, options: RunOptions, find: FindModel = find_model
-) -> tuple[list[Cell], dict[str, Record]]:
-    """The cells that have to be run, each once, and the records that answer for the others.
-
-    An error of other code than the present is no answer: the file may have been mended.
-    """
-    todo: dict[str, Cell] = {}
-    answered: dict[str, Record] = {}
-    for cell in cells:
-        record = _answer(ledger.of(cell.key), options)
-        mended = record is not None and may_be_mended(record, source_hash(find(cell.model)))
-        if record is None or options.redo or mended or record["status"] in options.retry:
-            todo[cell.key] = cell
-        else:
-            answered[cell.key] = record
-    return list(todo.values()), answered
-
-
-def _answer(records: Sequence[Record], options: RunOptions) -> Record | None:
-    """The record that makes another run needless; what it costs has to be known for this machine."""
-    machine = this_machine(options.device, options.threads) if options.purpose == COST else None
-    # asked only where it matters: on a GPU it has to be woken for that
-    capacity = capacity_of(options.device) if any(record["status"] == OOM for record in records) else None
-    limits = options.memory_limit, options.time_limit
-    return find_reusable(records, *limits, options.purpose, machine, capacity, options.device)
-
-
-@functools.cache
-def this_machine(device: str, threads: int) -> str:
-    """What `machine_of` says of records that are made here."""
-    gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
-    return machine_of({"environment": {"processor": processor(), "gpu": gpu, "threads": threads}})
-
-
 def run_cells(
     cells: Sequence[Cell],
     stored: Mapping[str, Stored],
@@ -132,12 +89,13 @@ def run_cells(
     find: FindModel = find_model,
 ) -> Summary:
     """Run what the ledger does not answer yet. `stored` holds the graph of every dataset the cells name."""
-    check_writable(ledger.results, "predictions", ".claims")
-    todo, answered = pending(cells, ledger, options, find)
+    todo, reused = pending(cells, ledger, options, find)
+    judged = {id(record) for cell in todo for record in ledger.of(cell.key)}  # and found wanting
     run = _Run({cell.model for cell in todo}, stored, options, ledger, on_event, find)
-    run.summary.records.update(answered)
-    run.summary.earlier = len(answered)
-    return _work_through(run, run.jobs(todo), executor)
+    run.summary.records.update(reused)
+    run.summary.earlier = len(reused)
+    jobs = run.jobs(iter(todo), lambda cell, record: id(record) not in judged, in_order=False)
+    return run.work_through(jobs, executor)
 
 
 def run_stream(
@@ -155,90 +113,102 @@ def run_stream(
     `cells` gives None while there is nothing to run but may be later. Of every cell a "finished" event is heard, also
     of one that the ledger answers.
     """
-    check_writable(ledger.results, "predictions", ".claims")
     run = _Run(models, stored, options, ledger, on_event, find)
-    return _work_through(run, run.stream_jobs(cells), executor)
+    return run.work_through(run.jobs(cells, run.would_repeat, in_order=True), executor)
 
 
-def _work_through(run: _Run, jobs: Iterator[Job | None], executor: Executor) -> Summary:
-    with _stop_on_signals() as stopped:
-        try:
-            for outcome in executor.run(jobs, run.on_event, stopped):
-                run.finish(outcome)
-        finally:
-            run.release_all()
-        run.summary.interrupted = stopped()
-    return run.summary
-
-
+@dataclass(eq=False)
 class _Run:
     """The parent's side of one run: makes jobs when they are wanted, and records out of what becomes of them."""
 
-    def __init__(
-        self,
-        models: Collection[str],
-        stored: Mapping[str, Stored],
-        options: RunOptions,
-        ledger: Ledger,
-        on_event: OnEvent,
-        find: FindModel,
-    ) -> None:
-        self.stored, self.options, self.ledger = stored, options, ledger
-        self.on_event, self.find = on_event, find
-        self.summary = Summary()
-        self._claims = Claims(ledger.results)
+    models: Collection[str]
+    stored: Mapping[str, Stored]
+    options: RunOptions
+    ledger: Ledger
+    on_event: OnEvent
+    find: FindModel
+    summary: Summary = field(default_factory=Summary)
+
+    def __post_init__(self) -> None:
+        check_writable(self.ledger.results, "predictions", ".claims")
+        self._claims = Claims(self.ledger.results)
         self._held: dict[str, Claim] = {}
         self._turn: Claim | None = None  # to measure on this machine
         self._told_to_wait = False
         self._begun: dict[str, float] = {}
-        self._appeared: dict[str, list[Record]] = {}  # records that were not there when the run was planned
-        self._predictions = PredictionStore(ledger.results)
-        shared = options.cache_folder
-        self._own = private_folder(shared) if shared is not None and options.prepares_alone else None
+        self._predictions = PredictionStore(self.ledger.results)
+        shared = self.options.cache_folder
+        self._own = private_folder(shared) if shared is not None and self.options.prepares_alone else None
         # asked now, not when the first record is written: by then somebody may have edited a file
-        self._source = {name: source_hash(find(name)) for name in models}
+        self._source = {name: source_hash(self.find(name)) for name in self.models}
         code_version()
 
-    def jobs(self, todo: Sequence[Cell]) -> Iterator[Job | None]:
-        """Jobs for the cells that nobody else is running; None while only claimed ones are left."""
-        waiting = todo
-        while waiting:
-            claimed_elsewhere = []
-            for cell in waiting:
-                while self.options.purpose == COST and not self._take_turn(cell):
-                    yield None
-                claim = self._claims.take(cell.key, f"{cell.model}\t{cell.dataset}")
-                if claim is None:
-                    self._end_turn()
-                    claimed_elsewhere.append(cell)
-                    continue
-                self._held[cell.key] = claim
-                job = None if self._done_elsewhere(cell) else self._job(cell)
-                if job is None:
-                    self._release(cell)
-                else:
-                    yield job
-            waiting = claimed_elsewhere
-            if waiting:
-                yield None
+    def work_through(self, jobs: Iterator[Job | None], executor: Executor) -> Summary:
+        with _stop_on_signals() as stopped:
+            try:
+                for outcome in executor.run(jobs, self.on_event, stopped):
+                    self.finish(outcome)
+            finally:
+                self.release_all()
+            self.summary.interrupted = stopped()
+        return self.summary
 
-    def stream_jobs(self, cells: Iterator[Cell | None]) -> Iterator[Job | None]:
-        """Yield jobs for the cells of a stream; None while there is none."""
-        for cell in cells:
-            if cell is None:
-                yield None
-                continue
-            while (claim := self._claims.take(cell.key, f"{cell.model}\t{cell.dataset}")) is None:
-                yield None  # the same cell is running, here or elsewhere: its record will answer for this one
-            self._held[cell.key] = claim
-            self.ledger.refresh()
-            standing = _answer(self.ledger.of(cell.key), self.options)
-            answer = [standing] if standing is not None and self._may_answer(cell, standing) else []
-            job = None if self._answered(cell, answer) else self._job(cell)
-            if job is None:
-                self._release(cell)
-            else:
-                yield job
+    def jobs(
+        self, cells: Iterator[Cell | None], admits: Callable[[Cell, Record], bool], in_order: bool
+    ) -> Iterator[Job | None]:
+        """Yield jobs for cells that no admitted record answers; None while there is none.
+
+        A cell that another run has claimed is waited for, for its record will answer: at once, or after all others.
+        """
+        while True:
+            claimed_elsewhere = []
+            for cell in cells:
+                if cell is None:
+                    yield None
+                    continue
+                while not (claimed := self._claim(cell)) and in_order:
+                    yield None
+                if not claimed:
+                    claimed_elsewhere.append(cell)
+                elif job := self._open(cell, admits):
+                    yield job
+            if not claimed_elsewhere:
+                return
+            yield None
+            cells = iter(claimed_elsewhere)
+
+    def _claim(self, cell: Cell) -> bool:
+        """Take the cell, and where cost is measured this machine's turn; False while others hold one of them."""
+        if self.options.purpose == COST and not self._take_turn(cell):
+            return False
+        claim = self._claims.take(cell.key, f"{cell.model}\t{cell.dataset}")
+        if claim is None:
+            self._end_turn()
+            return False
+        self._held[cell.key] = claim
+        return True
+
+    def _open(self, cell: Cell, admits: Callable[[Cell, Record], bool]) -> Job | None:
+        """The job of a claimed cell; None, and the claim is released, where there is nothing to run."""
+        self.ledger.refresh()
+        admitted = [record for record in self.ledger.of(cell.key) if admits(cell, record)]
+        record = find_reusable_under(admitted, self.options)
+        if record is None:
+            job = self._job(cell)
+        else:
+            job = None
+            self.summary.records[cell.key] = record
+            self.summary.elsewhere += 1
+            self.on_event(Event("finished", cell, record=record, elsewhere=True))
+        if job is None:
+            self._release(cell)
+        return job
+
+    def would_repeat(self, cell: Cell, record: Record) -> bool:
+        """Whether running the cell now would give this record, whose curve is still there."""
+        if not would_repeat(record, cell, self.find(cell.model), self._source[cell.model], self.options):
+            return False
+        return record["status"] != OK or self._predictions.has(record["predictions"], record["key"])
 
     def _take_turn(self, cell: Cell) -> bool:
         """Whether this cell may start: on one machine one cell at a time has its cost measured, whoever runs them."""
@@ -256,51 +226,6 @@ class _Run:
             self._turn.release()
             self._turn = None
 
-    def _may_answer(self, cell: Cell, record: Record) -> bool:
-        """Whether running the cell now would give this; an error may be mended, a plug-in or a file have changed."""
-        if record["status"] == ERROR or not is_current(record):
-            return False
-        if record["source"] != self._source[cell.model] and is_plugin(self.find(cell.model)):
-            return False
-        if record["status"] != OK:
-            return True
-        if "seconds" in cell.labels.get("objective", "") and not self._measured_alike(record):
-            return False
-        return self._has_curve(record)
-
-    def _measured_alike(self, record: Record) -> bool:
-        """Whether its seconds can be held against those of cells that run now."""
-        here = this_machine(self.options.device, self.options.threads)
-        return machine_of(record) == here and under_load(record) is False
-
-    def _has_curve(self, record: Record) -> bool:
-        """Whether predictions and curve can be read; a damaged file is put aside, so that it can be written again."""
-        try:
-            self._predictions.load(record["predictions"])
-        except UserError:
-            self._predictions.put_aside(record["predictions"])
-            return False
-        try:
-            self._predictions.curve(record["predictions"], record["key"])
-        except UserError:  # of another cell with the same predictions
-            return False
-        return True
-
-    def _done_elsewhere(self, cell: Cell) -> bool:
-        """Whether another process has finished this cell since the run was planned."""
-        for new in self.ledger.refresh():
-            self._appeared.setdefault(new["key"], []).append(new)
-        return self._answered(cell, self._appeared.get(cell.key, []))
-
-    def _answered(self, cell: Cell, records: Sequence[Record]) -> bool:
-        record = _answer(records, self.options)
-        if record is None:
-            return False
-        self.summary.records[cell.key] = record
-        self.summary.elsewhere += 1
-        self.on_event(Event("finished", cell, record=record, elsewhere=True))
-        return True
-
     def _job(self, cell: Cell) -> Job | None:
         graph = self.stored[cell.dataset].graph
         self._begun[cell.key] = time.perf_counter()
@@ -310,29 +235,21 @@ class _Run:
             self._keep(cell, Outcome(None, UNSUPPORTED, f"no split: {error}"))
             return None
         model = self.find(cell.model)
-        return Job(
+        measures_cost = self.options.purpose == COST
+        job = Job(
             cell,
             model.__module__,
             model.__qualname__,
             self.stored[cell.dataset].folder,
             _without_test_labels(graph.labels, split),
             split,
-            threads=self.options.threads,
-            memory_limit=self.options.memory_limit,
-            time_limit=self.options.time_limit,
-            cache_folder=self._cache_folder(cell),
-            cache_limit=self.options.cache_limit,
-            paths=self.options.paths,
-            progress_interval=self.options.progress_interval,
-            believe_estimates=self.options.believe_estimates,
-            pinned=self.options.purpose == COST,
-            inference_nodes=COST_NODES if self.options.purpose == COST else None,
+            pinned=measures_cost,
+            inference_nodes=COST_NODES if measures_cost else None,
             source=self._source[cell.model],
+            **self.options.for_each_cell,
         )
-
-    def _cache_folder(self, cell: Cell) -> Path | None:
-        """Where the cell finds prepared arrays, or keeps those that it needs for itself."""
-        return self.options.cache_folder if self._own is None else self._own / cell.key
+        # where the cell finds prepared arrays, or keeps those that it needs for itself
+        return job if self._own is None else replace(job, cache_folder=self._own / cell.key)
 
     def finish(self, outcome: Outcome) -> None:
         """Score, store and record what came of a job, then let go of its cell."""
@@ -345,7 +262,7 @@ class _Run:
     def _keep(self, cell: Cell, outcome: Outcome) -> None:
         options = self.options
         limits = {"memory": _memory_limit(outcome, options.memory_limit), "time": options.time_limit}
-        record = make_record(cell, outcome, limits, options.threads, self._source[cell.model])
+        record = _make_record(cell, outcome, limits, options.threads, self._source[cell.model])
         if outcome.status == OK and outcome.job is not None:
             split, labels = outcome.job.split, self.stored[cell.dataset].graph.labels
             result = outcome.result
@@ -378,6 +295,55 @@ class _Run:
         for claim in self._held.values():
             claim.release()
         self._held.clear()
+
+
+def _make_record(
+    cell: Cell, outcome: Outcome, limits: dict[str, float | None], threads: int, source: str
+) -> dict[str, Any]:
+    """Everything but the scores, the predictions' hash and the overhead, which are known last."""
+    result, job = outcome.result, outcome.job
+    record: dict[str, Any] = {
+        "key": cell.key,
+        "model": cell.model,
+        "revision": cell.revision,
+        "dataset": cell.dataset,
+        "data": cell.data,
+        "config": dict(cell.config),
+        "split": {
+            "rule": cell.split_rule,
+            "seed": cell.split_seed,
+            "fingerprint": None if job is None else job.split.fingerprint,
+        },
+        "seed": cell.seed,
+        "labels": dict(cell.labels),
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "metrics": {},
+        "training": _training(cell, result.get("training")),
+        "phases": result["phases"],
+        "overhead_seconds": 0.0,
+        "baseline_anonymous": result.get("baseline_anonymous"),
+        "parameters": result.get("parameters"),
+        "choices": result.get("choices", {}),
+        "limits": limits,
+        "environment": environment(threads, outcome.device, result.get("gpu")),
+        "load": result.get("load"),
+        "source": source,
+        "protocol": PROTOCOL_REVISION,
+        "predictions": None,
+        "started": outcome.started,
+    }
+    if outcome.log_tail:
+        record["log"] = outcome.log_tail
+    return record
+
+
+def _training(cell: Cell, training: dict[str, Any] | None) -> dict[str, Any]:
+    """How the training went, without its curve; `capped` where --max-epochs, not the recipe, ended it."""
+    if training is None:
+        return {}
+    kept = {name: value for name, value in training.items() if name != "curve"}
+    return {**kept, "capped": is_capped(training, cell.labels.get("cap") is not None)}
 
 
 def _memory_limit(outcome: Outcome, asked: int | None) -> int | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.records import FRONTIER
+from bench.text import as_typed
 
 if TYPE_CHECKING:
     from bench.datasets.catalogue import Dataset
@@ -101,7 +102,7 @@ OWN_STUDIES = {
 
 def read_studies(file: Path) -> dict[str, Study]:
     """Return the studies of a TOML file by name, in its order."""
-    return {name: _study(name, entry) for name, entry in tomllib.loads(file.read_text(encoding="utf-8")).items()}
+    return {name: _study(name, entry) for name, entry in read_toml(file).items()}
 
 
 def _study(name: str, entry: Mapping[str, Any]) -> Study:
@@ -131,6 +132,4 @@ def _study(name: str, entry: Mapping[str, Any]) -> Study:
 
 
 def _label(chosen: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in chosen.items()
-    )
+    return ", ".join(f"{key}={as_typed(value)}" for key, value in chosen.items())

@@ -119,18 +119,14 @@ def _notes(cells: Sequence[Cell], records: Mapping[str, Record], context: Contex
     good = [(cell, record) for cell, record in found if record["status"] == OK]
     if cells[0].dataset in context.twins:
         yield "twin"
-    capped = sum(_capped(cell, record) for cell, record in good)
+    # by the cell: its record may have been asked for in other words, such as --set max_epochs=2 for --max-epochs 2
+    capped = sum(is_capped(record["training"], cell.labels.get("cap") is not None) for cell, record in good)
     if capped:
         yield "capped" if capped == len(good) else f"{capped} capped"
     if len({machine_of(record) for _, record in good}) > 1:
         yield MIXED
     if len(found) < len(cells):
         yield f"{len(cells) - len(found)} not run"
-
-
-def _capped(cell: Cell, record: Record) -> bool:
-    """The record may have been asked for in other words: --set max_epochs=2 is the same work as --max-epochs 2."""
-    return is_capped(record["training"], cell.labels.get("cap") is not None)
 
 
 def caption(frame: pd.DataFrame, mode: str, lane: str, records_at: str) -> list[str]:

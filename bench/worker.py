@@ -42,8 +42,22 @@ DOUBT = 3  # times the limit; of a small graph nobody can estimate what threads 
 PROGRESS_INTERVAL = 0.25  # seconds between two progress messages, unless the job wants all of them
 
 
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """How the cells of a run are run; nothing here is part of a cell's key."""
+
+    threads: int = 1  # per worker
+    memory_limit: int | None = None  # bytes above what the process has at its start
+    time_limit: float | None = None  # seconds per cell; the executor's business
+    cache_folder: Path | None = None  # prepared arrays that cells share; None: nothing is kept
+    cache_limit: int = 40 * 2**30
+    paths: tuple[str, ...] = ()  # where models outside the package are imported from
+    believe_estimates: bool = True  # a cell that its model says will not fit is `oom` without being tried
+    progress_interval: float = PROGRESS_INTERVAL  # seconds between two signs of life; 0: at every evaluation
+
+
 @dataclass(frozen=True, eq=False)
-class Job:
+class Job(CellOptions):
     """Everything a worker needs; it can be pickled, and says nothing about how or where it will be run."""
 
     cell: Cell
@@ -52,15 +66,7 @@ class Job:
     graph_folder: Path  # canonical arrays without labels
     labels: np.ndarray  # int64; known for training and validation nodes only
     split: Split
-    threads: int = 1
     device: str = "cpu"  # "cpu", "cuda" or "cuda:1"
-    memory_limit: int | None = None  # bytes above what the process has at its start
-    time_limit: float | None = None  # seconds; the executor's business
-    cache_folder: Path | None = None  # prepared arrays that cells share
-    cache_limit: int = 40 * 2**30
-    paths: tuple[str, ...] = ()  # more places to import the model from
-    progress_interval: float = PROGRESS_INTERVAL  # 0: every evaluation is told
-    believe_estimates: bool = True  # refuse what the model says will not fit, instead of trying
     pinned: bool = False  # keep to as many processors as there are threads
     inference_nodes: int | None = None  # to measure inference on, where there are so many; None: val and test nodes
     source: str = ""  # the hash of the model's source that the record will name

@@ -13,9 +13,14 @@ from bench.cells import Cell
 from bench.commands.display import LiveDisplay, Progress, finished_line, make_display
 from bench.console import show_table, waiting_for
 from bench.executors import Event
-from bench.planning.estimate import Estimator
+from bench.planning.estimate import Forecaster
 
-BASE = Cell("net", 1, "photo", "abc", {"max_epochs": 9}, "rule", 0, 0, {"trial": 0})
+
+def config(max_epochs: int = 9, **settings: Any) -> dict[str, Any]:
+    return {"max_epochs": max_epochs, "stop": "never", "schedule": "constant", "evaluate_every": 1, **settings}
+
+
+BASE = Cell("net", 1, "photo", "abc", config(), "rule", 0, 0, {"trial": 0})
 
 
 def make_cell(trial: int, **changes: Any) -> Cell:
@@ -27,12 +32,14 @@ def make_record(cell: Cell, seconds: float = 10.0, status: str = "ok", reason: s
         "key": cell.key,
         "model": cell.model,
         "dataset": cell.dataset,
+        "data": cell.data,
         "config": dict(cell.config),
+        "labels": dict(cell.labels),
         "status": status,
         "reason": reason,
         "metrics": {"test": {"accuracy": 0.9549}, "val": {"accuracy": 0.96}},
-        "training": {"epochs": 120, "best_epoch": 70, "capped": False},
-        "phases": {"train": {"seconds": seconds - 1, "compile_seconds": 0.5}},
+        "training": {"epochs": cell.config["max_epochs"], "best_epoch": 2, "capped": False, "stopped_by": "max_epochs"},
+        "phases": {"train": {"seconds": seconds - 0.5, "compile_seconds": 0.0}},
         "overhead_seconds": 0.5,
     }
 
@@ -40,44 +47,46 @@ def make_record(cell: Cell, seconds: float = 10.0, status: str = "ok", reason: s
 # -- estimates ----------------------------------------------------------------------------------------------------
 
 
-def test_estimates_prefer_the_nearest_records() -> None:
-    short = make_cell(0, config={"max_epochs": 2, "hidden": 8})
-    other = make_cell(0, config={"max_epochs": 9, "hidden": 16})
-    same = make_cell(0, config={"max_epochs": 9, "hidden": 8})
-    asked = make_cell(5, config={"max_epochs": 9, "hidden": 8})
-    estimator = Estimator([make_record(short, 2)])
-    assert estimator.seconds(asked) == 2
-    estimator.add(make_record(other, 30))
-    assert estimator.seconds(asked) == 30
+def test_estimates_go_by_the_same_work_and_as_many_epochs() -> None:
+    short = make_cell(0, config=config(2, hidden=8))
+    other = make_cell(0, config=config(9, hidden=16))
+    same = make_cell(0, config=config(9, hidden=8))
+    asked = make_cell(5, config=config(9, hidden=8))
+    forecaster = Forecaster([make_record(other, 30)])
+    assert forecaster.seconds(asked) == pytest.approx(30)  # another size says more than nothing
+    forecaster.add(make_record(short, 2))
+    assert forecaster.seconds(asked) == pytest.approx(0.5 + 9 * 1.5 / 2)
     for seconds in (10, 11, 60):
-        estimator.add(make_record(same, seconds))
-    assert estimator.seconds(asked) == 11
+        forecaster.add(make_record(same, seconds))
+    assert forecaster.seconds(asked) == pytest.approx(11)
 
 
 def test_between_the_values_of_a_sweep_the_nearest_one_counts() -> None:
     def at(hops: int, trial: int = 0, **others: Any) -> Cell:
-        return make_cell(trial, config={"max_epochs": 9, "hops": hops, "readout": "sum", "encoding": True, **others})
+        return make_cell(trial, config=config(**{"hops": hops, "readout": "sum", "encoding": True, **others}))
 
-    estimator = Estimator([make_record(at(hops), seconds) for hops, seconds in [(4, 40), (6, 60), (12, 120)]])
-    estimator.add(make_record(at(20, readout="single", encoding=False), 1000))
-    assert estimator.seconds(at(20)) == 120  # one setting apart; the record of 20 hops is two apart
-    assert estimator.seconds(at(5)) == 50  # as far from 4 as from 6
-    assert estimator.seconds(at(4, trial=7)) == 40
-    assert estimator.seconds(at(20, max_epochs=2)) == 120  # another cap weighs most, but something is known
+    forecaster = Forecaster([make_record(at(hops), seconds) for hops, seconds in [(4, 40), (6, 60), (12, 120)]])
+    forecaster.add(make_record(at(20, readout="single", encoding=False), 1000))
+    # 20 hops: one setting apart; the record of 20 hops is two apart
+    assert forecaster.seconds(at(20)) == pytest.approx(120)
+    assert forecaster.seconds(at(5)) == pytest.approx(50)  # as far from 4 as from 6
+    assert forecaster.seconds(at(4, trial=7)) == pytest.approx(40)
+    assert forecaster.seconds(at(20, max_epochs=2)) == pytest.approx(0.5 + 2 * 119.5 / 9)  # fewer epochs of the same
 
 
 def test_nothing_is_guessed_from_failures_or_from_others() -> None:
-    estimator = Estimator([make_record(BASE, status="oom"), make_record(make_cell(0, dataset="cs"))])
-    assert estimator.seconds(BASE) is None
-    assert estimator.seconds(make_cell(0, model="other", dataset="cs")) is None
+    forecaster = Forecaster([make_record(BASE, status="oom"), make_record(make_cell(0, dataset="cs", data="def"))])
+    assert forecaster.seconds(BASE) is None
+    assert forecaster.seconds(make_cell(0, model="other", dataset="cs", data="def")) is None
 
 
 def test_totals() -> None:
-    estimator = Estimator([make_record(BASE, 10)])
+    forecaster = Forecaster([make_record(BASE, 10)])
     unknown = make_cell(0, model="other")
-    assert estimator.total([]) == 0
-    assert estimator.total([unknown]) is None
-    assert estimator.total([BASE, make_cell(1), unknown], jobs=2) == 15  # the unknown one counts as 10 too
+    assert forecaster.total([]) == 0
+    assert forecaster.total([unknown]) is None
+    # the unknown one counts as 10 too
+    assert forecaster.total([BASE, make_cell(1), unknown], jobs=2) == pytest.approx(15)
 
 
 # -- progress -----------------------------------------------------------------------------------------------------
@@ -93,7 +102,7 @@ class Clock:
 def test_progress_counts_and_estimates() -> None:
     clock = Clock()
     cells = [make_cell(trial) for trial in range(4)]
-    progress = Progress({cell.key: cell for cell in cells}, Estimator(), jobs=2, clock=clock)
+    progress = Progress({cell.key: cell for cell in cells}, Forecaster(), jobs=2, clock=clock)
     assert progress.line() == "0 of 4 done, 0 running, time left unknown"
     progress.start(cells[0])
     progress.start(cells[1])
@@ -105,7 +114,7 @@ def test_progress_counts_and_estimates() -> None:
     progress.finish(cells[2], make_record(cells[2], 10))  # another process did it
     progress.start(cells[3])
     clock.now += 4
-    assert progress.seconds_left() == 6
+    assert progress.seconds_left() == pytest.approx(6)
     clock.now += 100
     assert progress.seconds_left() == 0
     progress.finish(cells[3], make_record(cells[3], 104))
@@ -116,17 +125,17 @@ def test_progress_counts_and_estimates() -> None:
 def test_the_first_of_its_kind_is_not_judged_by_others_for_ever() -> None:
     clock = Clock()
     known, new = make_cell(0), make_cell(0, model="other")
-    progress = Progress({cell.key: cell for cell in (known, new)}, Estimator([make_record(known, 10)]), clock=clock)
+    progress = Progress({cell.key: cell for cell in (known, new)}, Forecaster([make_record(known, 10)]), clock=clock)
     progress.start(new)
     clock.now += 4
-    assert progress.seconds_left() == 16  # taken for a cell of 10 seconds, like the other
+    assert progress.seconds_left() == pytest.approx(16)  # taken for a cell of 10 seconds, like the other
     clock.now += 7
     assert progress.seconds_left() is None
     assert progress.line() == "0 of 2 done, 1 running, time left unknown"
 
 
 def test_late_news_of_a_finished_cell_is_ignored() -> None:
-    progress = Progress({}, Estimator())
+    progress = Progress({}, Forecaster())
     progress.epoch(BASE, 3, 0.5)
     progress.phase(BASE, "train")
     assert progress.running == {}
@@ -136,7 +145,9 @@ def test_late_news_of_a_finished_cell_is_ignored() -> None:
 
 
 def test_lines_of_finished_cells() -> None:
-    assert finished_line(make_cell(3), make_record(BASE, 12.3)) == (
+    record = make_record(BASE, 12.3)
+    record["training"] = {"epochs": 120, "best_epoch": 70, "capped": False}
+    assert finished_line(make_cell(3), record) == (
         "net photo trial 3: ok, test 95.49 %, val 96.00 %, best epoch 70 of 120, 12.3 s"
     )
     failed = make_record(BASE, status="oom", reason="wanted 12 GB [limit 11 GB]")
@@ -153,7 +164,7 @@ def test_plain_output_is_one_whole_line_per_cell() -> None:
         make_record(cells[1], status="error", reason="[red]odd[/red] " + "long " * 20),
         make_record(cells[2]),
     ]
-    with make_display(console, cells, Estimator(), 1) as display:
+    with make_display(console, cells, Forecaster(), 1) as display:
         for cell, record in zip(cells[:2], records, strict=False):
             display.on_event(Event("started", cell))
             display.on_event(Event("progress", cell, epoch=1, val_accuracy=0.5))
@@ -169,7 +180,7 @@ def test_plain_output_is_one_whole_line_per_cell() -> None:
 def test_the_live_picture() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
-    display = make_display(console, cells, Estimator([make_record(BASE, 10)]), 1)
+    display = make_display(console, cells, Forecaster([make_record(BASE, 10)]), 1)
     assert isinstance(display, LiveDisplay)
     display.on_event(Event("started", cells[1]))
     display.on_event(Event("phase", cells[1], phase="train"))
@@ -186,7 +197,7 @@ def test_the_live_display_leaves_only_failures_behind() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
     records = [make_record(cells[0]), make_record(cells[1], status="diverged", reason="NaN")]
-    with make_display(console, cells, Estimator(), 1) as display:
+    with make_display(console, cells, Forecaster(), 1) as display:
         for cell, record in zip(cells, records, strict=True):
             display.on_event(Event("finished", cell, record=record))
     assert "trial 1: diverged: NaN" in output(console)

@@ -54,7 +54,7 @@ def fill(folder: Path, names: str) -> None:
 def small_disk(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """A disk of so many bytes that holds nothing but the cache."""
     monkeypatch.setattr(
-        "bench.prepared._free_bytes", lambda folder: size - sum(entry.size for entry in list_entries(folder))
+        "bench.prepared.free_space", lambda folder: size - sum(entry.size for entry in list_entries(folder))
     )
 
 
@@ -172,7 +172,7 @@ def test_what_is_larger_than_the_limit_is_handed_out_and_not_kept(tmp_path: Path
 
 
 def test_a_full_disk_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.prepared._free_bytes", lambda folder: 100)
+    monkeypatch.setattr("bench.prepared.free_space", lambda folder: 100)
     assert np.array_equal(PrepareCache(tmp_path).get("thing", {}, Maker())["table"], np.ones(100))
     assert visible(tmp_path) == []
 

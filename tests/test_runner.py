@@ -23,8 +23,8 @@ from bench.executors.local import LocalExecutor
 from bench.graph import UNKNOWN_LABEL
 from bench.ledger import Ledger
 from bench.prepared import private_folder
-from bench.reuse import older_code_line
-from bench.runner import RunOptions, Summary, pending, run_cells
+from bench.reuse import older_code_line, pending
+from bench.runner import RunOptions, Summary, run_cells
 from bench.splits import draw_split
 from bench.worker import Job
 

@@ -29,7 +29,8 @@ from bench.ledger import Ledger
 from bench.predictions import PredictionStore
 from bench.records import memory_used
 from bench.registry import source_hash
-from bench.runner import RunOptions, pending, run_cells
+from bench.reuse import pending
+from bench.runner import RunOptions, run_cells
 
 HERE = Path(__file__).parent
 MB = 1_000_000

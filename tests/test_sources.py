@@ -216,10 +216,6 @@ def test_check_graph_names_the_rule_that_is_broken() -> None:
     good = Graph("g", indptr, indices, np.eye(2, dtype=np.float32), np.array([0, 1]), 2)
     assert check_graph(good, "g") is good
     wrong = {
-        "not symmetric": {"indices": np.array([1, 1], dtype=np.int32)},
-        "outside 0 to 1": {"indices": np.array([1, 2], dtype=np.int32)},
-        "row pointers": {"indptr": np.array([0, 3, 2], dtype=np.int32)},
-        "ascending": {"indptr": np.array([0, 2, 2], dtype=np.int32), "indices": np.array([1, 0], dtype=np.int32)},
         "0 to 1; they go from 0 to 2": {"labels": np.array([0, 2])},
         "float32": {"features": np.eye(2)},
     }
@@ -343,7 +339,7 @@ def write_products(folder: Path) -> None:
 
 
 def test_amazon2m_from_ogbs_products_gets_inverse_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.datasets.copies._ROWS", 7)  # several pieces per table
+    monkeypatch.setattr("bench.datasets.large._ROWS", 7)  # several pieces per table
     write_products(tmp_path / "ogbn_products" / "raw")
     graph = load("amazon2m", tmp_path)
     assert np.array_equal(graph.adjacency().toarray() > 0, expected_adjacency())

@@ -10,7 +10,7 @@ import pytest
 from running import Pretender, ring_dataset, toy_cell
 from toy_models import find
 
-from bench import runner, worker
+from bench import reuse, runner, worker
 from bench.claims import Claims
 from bench.executors import meter
 from bench.executors.local import LocalExecutor
@@ -32,8 +32,8 @@ from bench.records import (
     seconds_per_thousand_nodes,
     under_load,
 )
-from bench.reuse import find_reusable
-from bench.runner import RunOptions, Summary, pending, run_cells
+from bench.reuse import find_reusable, pending
+from bench.runner import RunOptions, Summary, run_cells
 from bench.table import Context, cost_caption, summarise_costs
 
 
@@ -152,9 +152,9 @@ def test_what_was_measured_with_other_threads_or_elsewhere_is_measured_here(
 ) -> None:
     stored, ledger = ring_dataset(tmp_path), Ledger(tmp_path / "results")
     cell = toy_cell(stored)
-    monkeypatch.setattr(runner, "processor", lambda: "Slow 1")
-    monkeypatch.setattr(runner.torch.cuda, "get_device_name", lambda device: {"cuda:1": "Card 3"}[device])
-    runner.this_machine.cache_clear()
+    monkeypatch.setattr(reuse, "processor", lambda: "Slow 1")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: {"cuda:1": "Card 3"}[device])
+    reuse.this_machine.cache_clear()
     ledger.append({**record(), "key": cell.key, "started": "2026"})
     ledger.refresh()
 
@@ -162,7 +162,7 @@ def test_what_was_measured_with_other_threads_or_elsewhere_is_measured_here(
         return len(pending([cell], ledger, RunOptions(purpose=COST, **options), find)[0])
 
     assert (left(threads=2), left(threads=1), left(threads=2, device="cuda:1")) == (0, 1, 1)
-    runner.this_machine.cache_clear()
+    reuse.this_machine.cache_clear()
 
 
 def test_a_clean_measurement_outlives_a_disturbed_one_and_a_result_both() -> None:

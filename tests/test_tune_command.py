@@ -17,7 +17,7 @@ from bench.cells import Cell
 from bench.commands.tune import TuneRequest, _Tune
 from bench.datasets.catalogue import resolve
 from bench.ledger import Ledger
-from bench.planning.estimate import Estimator
+from bench.planning.estimate import Forecaster
 from bench.registry import find_model
 from bench.settings import resolve_settings
 from bench.splits import draw_split, sealed_nodes
@@ -186,7 +186,7 @@ def test_the_budget_in_words() -> None:
 def test_the_expected_time_goes_by_the_trials_that_are_there(
     trials: int | None, hours: float | None, done: list[float], expected: float
 ) -> None:
-    class Known(Estimator):
+    class Known(Forecaster):
         def seconds(self, cell: Cell) -> float:
             return 100.0
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from bench.cells import Cell
 from bench.console import say
-from bench.planning.estimate import Estimator
+from bench.planning.estimate import Forecaster
 from bench.records import OK, Record, score_of, wall_seconds
 from bench.sizes import format_duration
 
@@ -39,7 +39,7 @@ class Progress:
     """How far a run has come; knows nothing of how it is shown."""
 
     waiting: dict[str, Cell]  # by key
-    estimator: Estimator
+    estimator: Forecaster
     jobs: int = 1
     clock: Callable[[], float] = time.monotonic
     running: dict[str, Running] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class LiveDisplay(Display):
         return Group(table, Text(self.progress.line(), style="bold"))
 
 
-def make_display(console: Console, cells: Iterable[Cell], estimator: Estimator, jobs: int) -> Display:
+def make_display(console: Console, cells: Iterable[Cell], estimator: Forecaster, jobs: int) -> Display:
     """The display that suits where the output goes."""
     progress = Progress({cell.key: cell for cell in cells}, estimator, jobs)
     return (LiveDisplay if console.is_terminal else Display)(console, progress)

@@ -15,7 +15,7 @@ from bench.console import say, show_table
 from bench.errors import UserError
 from bench.executors import make_executor
 from bench.ledger import Ledger, check_writable
-from bench.planning.estimate import MANY_LOOKS, Estimator, Forecaster, at_least, inferred_nodes, tells_enough
+from bench.planning.estimate import MANY_LOOKS, Forecaster, at_least, inferred_nodes, tells_enough
 from bench.planning.forecast import (
     PILOT,
     RECORDS,
@@ -157,7 +157,7 @@ class Pilots:
         check_writable(self.results, "predictions", "logs")
         executor = make_executor(self.options.executor, self.results / "logs", 1, [self.options.device])
         options = replace(self.options, redo=True)  # what the ledger has of them is from elsewhere
-        with make_display(console, missing, Estimator(self.ledger), 1) as display:
+        with make_display(console, missing, Forecaster(self.ledger), 1) as display:
             summary = run_cells(missing, plan.stored, options, self.ledger, executor, display.on_event)
         self.ledger.close()
         self.ledger.refresh()

@@ -20,7 +20,8 @@ from bench.planning.sharing import expected_memory
 from bench.records import DIVERGED, FRONTIER, OK, OOM, Record, machine_of, memory_used
 from bench.registry import find_model, source_hash
 from bench.request import Plan, Request, exit_code
-from bench.runner import RunOptions, run_cells, this_machine
+from bench.reuse import this_machine
+from bench.runner import RunOptions, run_cells
 from bench.sizes import format_size
 from bench.table import describe_settings
 

@@ -13,7 +13,7 @@ from bench.commands.paper import published_accuracy
 from bench.console import say, show_table
 from bench.lanes import budget_lines
 from bench.metrics import titled
-from bench.planning.estimate import Estimator
+from bench.planning.estimate import Forecaster
 from bench.records import COST, Record
 from bench.reference import Reference
 from bench.sizes import format_duration
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.request import Plan, Request
 
 
-def opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Estimator, results: Path, jobs: int) -> str:
+def opening_line(cells: Sequence[Cell], todo: Sequence[Cell], estimator: Forecaster, results: Path, jobs: int) -> str:
     if not todo:
         which = f"all {len(cells)} cells are" if len(cells) > 1 else "the one cell is"
         return f"nothing to run: {which} in {results}/"

@@ -21,15 +21,15 @@ from bench.errors import UserError
 from bench.executors import make_executor
 from bench.executors.devices import resolve_devices
 from bench.ledger import Ledger, check_writable
-from bench.planning.estimate import Estimator, Forecaster
+from bench.planning.estimate import Forecaster
 from bench.planning.forecast import space_warning
 from bench.planning.sharing import are_small, cells_at_once
 from bench.records import COST, FRONTIER
 from bench.reference import Reference, open_reference
 from bench.registry import source_hash
 from bench.request import Plan, Request, exit_code, make_options, make_plan
-from bench.reuse import older_code_line
-from bench.runner import RunOptions, pending
+from bench.reuse import older_code_line, pending
+from bench.runner import RunOptions
 from bench.runner import run_cells as run_pending
 from bench.sizes import parse_duration
 
@@ -71,7 +71,7 @@ def _run_request(request: Request, looks: Looks) -> int:
     for warning in ledger.warnings:
         say(errors, f"warning: {warning}")
     known = ledger if archive is None else [*ledger, *archive]
-    estimator = Estimator(known)
+    estimator = Forecaster(known)
     if request.dry_run:
         show_forecast(request, plan, todo, jobs, options, looks, known, console, errors)
     else:

@@ -35,13 +35,14 @@ from bench.executors.devices import resolve_devices
 from bench.lanes import find_winner, winner_path
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
-from bench.planning.estimate import Estimator
+from bench.planning.estimate import Forecaster
 from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
 from bench.reference import OWN
 from bench.registry import resolve_models, scan
 from bench.request import check_split, open_here
-from bench.runner import RunOptions, run_stream, this_machine
+from bench.reuse import this_machine
+from bench.runner import RunOptions, run_stream
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
 from bench.sizes import format_duration, parse_duration, parse_size
 from bench.splits import tuning_rule
@@ -227,7 +228,7 @@ class _Tune:
 
     def _say_total(self, searches: list[Search]) -> None:
         if len(searches) > 1:
-            estimator = Estimator(Ledger(self.request.results))
+            estimator = Forecaster(Ledger(self.request.results))
             seconds = [self._expected(search, [], estimator) for search in searches]
             known = [value for value in seconds if value is not None]
             about = f"about {sum(known) / 3600:.2g} h" if known else "an unknown time"
@@ -236,7 +237,7 @@ class _Tune:
             )
             say(self.console, f"{len(searches)} studies of {self.budget} each: {about}{unknown}")
 
-    def _expected(self, search: Search, trials: list[Trial], estimator: Estimator) -> float | None:
+    def _expected(self, search: Search, trials: list[Trial], estimator: Forecaster) -> float | None:
         """Seconds that the rest of a study will take: by the trials that it has, else by what records tell."""
         used, bounds = sum(trial.seconds for trial in trials), []
         if self.budget.hours is not None:
@@ -282,7 +283,7 @@ class _Tune:
         for warning in ledger.warnings:
             say(self.errors, f"warning: {warning}")
         trials = tuning.trials()
-        for line in self._opening_lines(search, tuning, trials, Estimator(ledger)):
+        for line in self._opening_lines(search, tuning, trials, Forecaster(ledger)):
             say(self.console, line)
         executor = make_executor(request.executor, request.results / "logs", request.jobs, self.devices)
         title = f"{search.model.name} on {search.dataset.name}:"
@@ -304,7 +305,7 @@ class _Tune:
         return summary.interrupted
 
     def _opening_lines(
-        self, search: Search, tuning: Tuning, trials: list[Trial], estimator: Estimator
+        self, search: Search, tuning: Tuning, trials: list[Trial], estimator: Forecaster
     ) -> Iterator[str]:
         pruning = "with pruning" if search.prune else "without pruning"
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -68,10 +69,10 @@ def datasets() -> dict[str, Dataset]:
 
     found = {dataset.name: dataset for dataset in ENTRIES}
     for file in sorted(Path(__file__).parent.glob("*.py")):
-        if "OwnDataset" in file.read_text(encoding="utf-8"):  # the others need not be parsed
-            from bench.datasets.own import datasets_of_file
+        if "OwnDataset)" in file.read_text(encoding="utf-8"):  # the others need not be imported
+            from bench.datasets.own import datasets_in
 
-            for dataset in datasets_of_file(file):
+            for dataset in datasets_in(importlib.import_module(f"bench.datasets.{file.stem}"), whose=""):
                 add_dataset(dataset, found)
     return found
 
@@ -79,11 +80,16 @@ def datasets() -> dict[str, Dataset]:
 def add_dataset(dataset: Dataset, known: dict[str, Dataset] | None = None) -> None:
     """Add an entry to the catalogue; refuse one whose name is taken."""
     known = datasets() if known is None else known
-    taken = {*GROUPS, *known, *(alias for other in known.values() for alias in other.aliases)}
+    taken = _names(known)
     for name in (dataset.name, *dataset.aliases):
         if name in taken:
             raise UserError(f"there is a dataset or a group called '{name}' already; choose another name")
     known[dataset.name] = dataset
+
+
+def _names(known: dict[str, Dataset]) -> list[str]:
+    """Whatever stands for a dataset or a group."""
+    return [*known, *GROUPS, *(alias for dataset in known.values() for alias in dataset.aliases)]
 
 
 def resolve(names: str, split_ratio: str | None = None) -> list[Dataset]:
@@ -116,9 +122,8 @@ def _find(word: str) -> list[Dataset]:
             return [dataset]
     if lower.endswith(".npz") or "/" in word or "\\" in word:
         return [own_dataset(Path(word).expanduser())]
-    spellings = [*known, *GROUPS, *(alias for dataset in known.values() for alias in dataset.aliases)]
     raise UserError(
-        f"there is no dataset or group '{word}'.{nearest(word, spellings)} "
+        f"there is no dataset or group '{word}'.{nearest(word, _names(known))} "
         "`python -m bench list datasets` shows them all; a file of your own is named by its path, such as my/graph.npz."
     )
 
@@ -142,8 +147,7 @@ def own_dataset(path: Path) -> Dataset:
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     # a user's photo.npz must not be taken for Photo itself
-    taken = {*datasets(), *GROUPS, *(alias for dataset in datasets().values() for alias in dataset.aliases)}
-    name = path.name if path.stem.lower() in taken else path.stem
+    name = path.name if path.stem.lower() in _names(datasets()) else path.stem
     return Dataset(
         name=name,
         title=name,

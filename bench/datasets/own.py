@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.datasets.catalogue import Dataset
 from bench.datasets.sources import REVISION
 from bench.errors import BadData, MissingData, UserError
-from bench.source_code import bindings
 
 if TYPE_CHECKING:
     from bench.datasets.canonical import RawGraph
@@ -40,47 +37,23 @@ class OwnDataset:
         return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()[:24]
 
 
-def datasets_in(module: ModuleType) -> Iterator[Dataset]:
+def datasets_in(module: ModuleType, whose: str = " of a plug-in") -> Iterator[Dataset]:
     """Yield the catalogue's entry of each dataset class that is written in this module."""
     for value in vars(module).values():
         is_own = inspect.isclass(value) and issubclass(value, OwnDataset) and value.__module__ == module.__name__
         if is_own and value.name:
-            yield entry_of(value, value, " of a plug-in")
+            yield _entry_of(value, f"the dataset '{value.name.lower()}'{whose}")
 
 
-def datasets_of_file(file: Path) -> Iterator[Dataset]:
-    """Yield the entries of a file of this folder from what it says; it is imported when one of them is read."""
-    for node in ast.parse(file.read_bytes()).body:
-        if isinstance(node, ast.ClassDef) and "OwnDataset" in map(ast.unparse, node.bases):
-            said = bindings(node.body)
-            facts = {name: ast.literal_eval(said[name]) for name in FACTS if name in said}  # type: ignore[arg-type]
-            yield entry_of(type(node.name, (OwnDataset,), facts), _Later(f"bench.datasets.{file.stem}", node.name))
-
-
-FACTS = ("name", "title", "aliases", "split_rule", "metric", "settings_name")
-
-
-class _Later:
-    """A class that is imported when it is called."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = module, name
-
-    def __call__(self) -> OwnDataset:
-        own: OwnDataset = getattr(importlib.import_module(self.module), self.name)()
-        return own
-
-
-def entry_of(own: type[OwnDataset], make: Callable[[], OwnDataset], whose: str = "") -> Dataset:
-    """Return the catalogue's entry of a dataset class; `make` gives an instance."""
+def _entry_of(own: type[OwnDataset], whose: str) -> Dataset:
+    """Return the catalogue's entry of a dataset class; `whose` it is stands in messages."""
     name = own.name.lower()
-    whose = f"the dataset '{name}'{whose}"
 
     def load(root: Path | None) -> Graph:
         from bench.datasets.canonical import canonical_graph
 
         try:
-            return canonical_graph(name, make().read(), whose)
+            return canonical_graph(name, own().read(), whose)
         except (BadData, MissingData):
             raise
         except (Exception, SystemExit) as error:
@@ -88,7 +61,7 @@ def entry_of(own: type[OwnDataset], make: Callable[[], OwnDataset], whose: str =
 
     def stamp(root: Path | None) -> str:
         try:
-            return f"plug-in r{REVISION} {make().stamp()}"
+            return f"plug-in r{REVISION} {own().stamp()}"
         except (Exception, SystemExit) as error:
             raise BadData(f"{whose} cannot be used, its stamp fails: {in_words(error)}") from error
 

@@ -7,16 +7,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from uuid import uuid4
 
 import numpy as np
 import platformdirs
@@ -26,7 +22,7 @@ from bench.datasets.catalogue import Dataset
 from bench.datasets.counts import Counts, count
 from bench.datasets.twin_specs import TWINS
 from bench.errors import BadData, UserError
-from bench.files import force_to_disk, replace_file
+from bench.files import force_to_disk, locked, new_folder, replace_file
 from bench.graph import UNKNOWN_LABEL, Graph, graph_fingerprint
 from bench.splits import MASKS, masks_rule
 
@@ -63,8 +59,11 @@ def open_dataset(dataset: Dataset, data: Path | None, cache: Path) -> Stored:
         root = fetch(dataset, cache / "raw")
     found = find_stored(dataset, root, cache)
     if found is None:
-        with _locked(cache, dataset):
-            found = find_stored(dataset, root, cache) or _parse_and_keep(dataset, root, cache)
+        try:
+            with locked(cache / "graphs" / f".{dataset.name}.lock"):  # one process at a time parses or generates it
+                found = find_stored(dataset, root, cache) or _parse_and_keep(dataset, root, cache)
+        except OSError as error:
+            raise cannot_keep(dataset, error) from error
     return found
 
 
@@ -111,14 +110,11 @@ def _parse_and_keep(dataset: Dataset, root: Path | None, cache: Path) -> Stored:
     public = "" if graph.masks is None else f"-{masks_rule(graph.masks)}"
     folder = cache / "graphs" / f"{dataset.name}-{graph.fingerprint[:12]}{public}"
     labels = np.array(graph.labels)
-    try:
-        replace_file(_labels_path(cache, graph.fingerprint), lambda file: np.save(file, labels, allow_pickle=False))
-        _write_folder(folder, graph)
-        note = json.dumps({"folder": folder.name, "fingerprint": graph.fingerprint})
-        if stamp is not None:
-            replace_file(_stamp_path(cache, dataset.name, stamp), lambda file: file.write(note.encode()))
-    except OSError as error:
-        raise cannot_keep(dataset, error) from error
+    replace_file(_labels_path(cache, graph.fingerprint), lambda file: np.save(file, labels, allow_pickle=False))
+    _write_folder(folder, graph)
+    note = json.dumps({"folder": folder.name, "fingerprint": graph.fingerprint})
+    if stamp is not None:
+        replace_file(_stamp_path(cache, dataset.name, stamp), lambda file: file.write(note.encode()))
     del graph  # from here on the mapped copy serves
     opened, counts = _open(folder)
     return Stored(opened.with_labels(labels), folder, counts)
@@ -150,15 +146,12 @@ def _map(path: Path) -> np.ndarray:
 
 
 def _write_folder(folder: Path, graph: Graph) -> None:
-    """Write beside, then rename: a reader sees a whole graph or none."""
     if folder.exists():
         try:
             _open(folder)
             return  # the same arrays from another copy of the files
         except BadData:
             shutil.rmtree(folder)  # another version's, or damaged; under the lock nobody else writes it
-    draft = folder.with_name(f".{folder.name}-{uuid4().hex}")
-    draft.mkdir(parents=True)
     arrays = {"indptr": graph.indptr, "indices": graph.indices}
     if graph.masks is not None:
         arrays["masks"] = graph.masks
@@ -166,18 +159,14 @@ def _write_folder(folder: Path, graph: Graph) -> None:
         arrays["features"] = graph.features
     else:
         arrays |= {f"features_{part}": getattr(graph.features, part) for part in ("data", "indices", "indptr")}
-    try:
+    facts = {"format": _FORMAT, "name": graph.name, "fingerprint": graph.fingerprint}
+    facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
+    with new_folder(folder) as draft:
         for name, array in arrays.items():
             np.save(draft / f"{name}.npy", array, allow_pickle=False)
-        facts = {"format": _FORMAT, "name": graph.name, "fingerprint": graph.fingerprint}
-        facts |= {"sparse": sp.issparse(graph.features), "counts": asdict(count(graph))}
         (draft / "graph.json").write_text(json.dumps(facts, indent=1))
         for path in [*draft.iterdir(), draft]:
             force_to_disk(path)
-        draft.rename(folder)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     force_to_disk(folder.parent)
 
 
@@ -187,19 +176,6 @@ def _labels_path(cache: Path, fingerprint: str) -> Path:
 
 def _stamp_path(cache: Path, name: str, stamp: str) -> Path:
     return cache / "stamps" / f"{name}-{hashlib.sha256(stamp.encode()).hexdigest()[:12]}.json"
-
-
-@contextmanager
-def _locked(cache: Path, dataset: Dataset) -> Iterator[None]:
-    """One process at a time parses or generates a dataset; the kernel frees the lock of one that dies."""
-    try:
-        (cache / "graphs").mkdir(parents=True, exist_ok=True)
-        handle = (cache / "graphs" / f".{dataset.name}.lock").open("w")
-    except OSError as error:
-        raise cannot_keep(dataset, error) from error
-    with handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def cannot_keep(dataset: Dataset, error: OSError) -> BadData:

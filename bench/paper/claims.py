@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from bench.datasets.catalogue import resolve
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.paper.numbers import CLAIMS_FILE, TABLES
 from bench.text import nearest
 
@@ -121,7 +121,7 @@ def _claim(**fields: Any) -> Claim:
 def read_entries(file: Path, heading: str, build: Callable[..., Entry]) -> list[Entry]:
     """Return what `build` makes of the [[heading]] entries; whatever is wrong is said with file and entry."""
     try:
-        entries = tomllib.loads(file.read_text(encoding="utf-8"))[heading]
+        entries = read_toml(file)[heading]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{file.name} cannot be read, or has no [[{heading}]] entries: {error}") from error
     built: dict[str, Entry] = {}

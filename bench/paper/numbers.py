@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 from bench.errors import UserError
+from bench.files import read_toml
 from bench.registry import models
 from bench.text import nearest
 
@@ -86,17 +86,17 @@ def model_order(table: str) -> list[str]:
 
 def control(file: Path = CLAIMS_FILE) -> str:
     """The model that the paper is about: all others are compared with it."""
-    return str(tomllib.loads(file.read_text(encoding="utf-8"))["control"])
+    return str(read_toml(file)["control"])
 
 
 def proposed(file: Path = CLAIMS_FILE) -> tuple[str, ...]:
     """The models that are the paper's own."""
-    return tuple(str(name) for name in tomllib.loads(file.read_text(encoding="utf-8"))["proposed"])
+    return tuple(str(name) for name in read_toml(file)["proposed"])
 
 
 def citation(file: Path = CLAIMS_FILE) -> str:
     """Who wrote it, what it is called, where it stands."""
-    paper = tomllib.loads(file.read_text(encoding="utf-8"))["paper"]
+    paper = read_toml(file)["paper"]
     return f"{', '.join(paper['authors'])}: {paper['title']} ({paper['published']})"
 
 

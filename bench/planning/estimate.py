@@ -1,8 +1,7 @@
-"""How long cells will take.
+"""How long cells will take, for the time left and for `run --dry-run`.
 
-`Estimator` judges by earlier records of the same model and dataset, for a display that must answer at once.
-`Forecaster` takes cells apart, into what an epoch takes here and how many there will be, so that it can judge what has
-never been run.
+Cells are taken apart, into what an epoch takes and how many there will be, so that records also tell of what has never
+been run.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from bench.records import (
     CAP_REACHED,
     OK,
     Record,
+    device_kind,
     inference_seconds,
     is_capped,
     memory_used,
@@ -33,57 +33,6 @@ from bench.records import (
 
 Config = Mapping[str, Any]
 
-
-class Estimator:
-    """Seconds per cell from finished records; None where nothing comparable has run."""
-
-    def __init__(self, records: Iterable[Record] = ()) -> None:
-        self._times: dict[tuple[str, str], dict[str, tuple[Config, list[float]]]] = defaultdict(dict)
-        self._by_key: dict[str, float | None] = {}  # answers already worked out: a display asks often
-        for record in records:
-            self.add(record)
-
-    def add(self, record: Record) -> None:
-        if record["status"] == OK:
-            known, config = self._times[record["model"], record["dataset"]], record["config"]
-            known.setdefault(canonical_json(config), (config, []))[1].append(wall_seconds(record))
-            self._by_key = {}  # a new one: the thread that draws may be reading the old one
-
-    def seconds(self, cell: Cell) -> float | None:
-        """The median over the records of this model and dataset whose configuration is nearest to the cell's."""
-        if cell.key in (known := self._by_key):
-            return known[cell.key]
-        return known.setdefault(cell.key, self._nearest(cell))
-
-    def _nearest(self, cell: Cell) -> float | None:
-        known = [
-            (_distance(cell.config, config), times)
-            for config, times in list(self._times.get((cell.model, cell.dataset), {}).values())
-        ]
-        if not known:
-            return None
-        least = min(distance for distance, _ in known)
-        return statistics.median(seconds for distance, times in known if distance == least for seconds in times)
-
-    def total(self, cells: Iterable[Cell], jobs: int = 1) -> float | None:
-        """Seconds for all of them; cells nothing is known about count as the mean of the others."""
-        each = [self.seconds(cell) for cell in cells]
-        known = [seconds for seconds in each if seconds is not None]
-        if not known:
-            return None if each else 0.0
-        return statistics.mean(known) * len(each) / jobs
-
-
-def _distance(one: Config, other: Config) -> tuple[bool, int, float]:
-    """How far apart two configurations are: another last epoch, then how many settings differ, then how much."""
-    pairs = [(one.get(name), other.get(name)) for name in one.keys() | other.keys()]
-    different = [(a, b) for a, b in pairs if a != b and canonical_json(a) != canonical_json(b)]  # lists were tuples
-    # A plain difference ranks the values of one setting; where several differ, their number has decided already.
-    far = sum(abs(a - b) for a, b in different if isinstance(a, int | float) and isinstance(b, int | float))
-    return one["max_epochs"] != other["max_epochs"], len(different), far
-
-
-# -- cells that have never been run -----------------------------------------------------------------------------------
 
 PACE = ("batch_size", "evaluation_batch", "evaluate_every")  # what of a recipe decides how long an epoch takes
 SHORT, MANY_LOOKS = 1.0, 20  # a training that was cut short tells enough after so many seconds or evaluations
@@ -101,6 +50,9 @@ class Speed:
     epoch: float  # seconds
     memory: float | None  # bytes at the peak
     disk: float | None  # bytes of prepared arrays
+
+    def seconds(self, epochs: float) -> float:
+        return self.fixed + epochs * self.epoch
 
     def towards(self, other: Speed, share: float) -> Speed:
         """What lies between this one (0) and the other (1)."""
@@ -156,64 +108,96 @@ def at_least(record: Record, epochs: float) -> float:
 
 
 class Forecaster:
-    """Judges cells by what this machine has done before: speeds by its own records, epochs by anybody's."""
+    """Judges cells by earlier records: speeds by those of this machine, epochs by anybody's."""
 
     def __init__(
         self,
-        records: Iterable[Record],
-        threads: int,
+        records: Iterable[Record] = (),
+        threads: int | None = None,
         device: str = "cpu",
         from_scratch: bool = False,
         inferred: Callable[[Cell], int | None] = lambda cell: None,
     ) -> None:
-        """`inferred` says how many nodes a cell predicts at its end; None: as many as those before it."""
+        """Without `threads` speeds of other machines count too: a display had better say something than nothing.
+
+        `inferred` says how many nodes a cell predicts at its end; None: as many as those before it.
+        """
         self._from_scratch, self._inferred = from_scratch, inferred
-        self._here = (processor(), threads, device.partition(":")[0])
-        self._measured: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
+        self._here = None if threads is None else (processor(), threads, device.partition(":")[0])
+        # by model and graph, and there by the work of an epoch
+        self._measured: dict[tuple[str, str], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
         self._beyond: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._ratios: dict[str, list[float]] = defaultdict(list)
+        self._seconds: dict[str, float | None] = {}  # by key, what was already worked out: a display asks often
         for record in records:
-            if record["status"] == OK:
-                self.add(record)
+            self.add(record)
 
     def is_from_here(self, record: Record) -> bool:
         """Whether it says how fast this machine is, with these threads on this kind of device."""
+        if self._here is None:
+            return True
         place = record["environment"]
-        return self._here == (place["processor"], place["threads"], str(place["device"]).partition(":")[0])
+        return self._here == (place["processor"], place["threads"], device_kind(record))
 
     def add(self, record: Record) -> None:
-        """Learn from an `ok` record."""
+        """Learn from a record, if it is `ok`."""
+        if record["status"] != OK:
+            return
         config = record["config"]
         if self.is_from_here(record):
-            self._measured[record["model"], record["data"], _work_per_epoch(config)].append(record)
+            self._measured[record["model"], record["data"]][canonical_json(_work_per_epoch(config))].append(record)
         epochs, stopped_by, rule = record["training"]["epochs"], record["training"]["stopped_by"], _what_ends(config)
         if rule is not None and not _cut_short(record):
             patience = _patience(config)
             beyond = epochs if stopped_by == CAP_REACHED else max(0, epochs - patience)
             self._beyond[record["model"]][record["data"]].append(beyond)
             self._ratios[rule].append(epochs / (patience or 1))
+        self._seconds = {}  # a new one: the thread that draws may be reading the old one
+
+    def seconds(self, cell: Cell) -> float | None:
+        """What the cell takes, by the nearest configuration where its own has not run; None where none has."""
+        known = self._seconds
+        if cell.key not in known:
+            speed = self.speed(cell) or self._nearest_speed(cell)
+            known[cell.key] = None if speed is None else speed.seconds(self.epochs(cell))
+        return known[cell.key]
+
+    def total(self, cells: Iterable[Cell], jobs: int = 1) -> float | None:
+        """Seconds for all of them; cells nothing is known about count as the mean of the others."""
+        each = [self.seconds(cell) for cell in cells]
+        known = [seconds for seconds in each if seconds is not None]
+        if not known:
+            return None if each else 0.0
+        return statistics.mean(known) * len(each) / jobs
 
     def speed(self, cell: Cell) -> Speed | None:
-        """The median of what cells with the same work per epoch took here; None where there was none.
+        """The median of what cells with the same work per epoch took; None where there was none.
 
         Of several, those that trained far shorter than the longest (pilots, capped runs) are not asked.
         """
-        measured = [
-            (record["training"]["epochs"], record)
-            for record in self._measured.get((cell.model, cell.data, _work_per_epoch(cell.config)), ())
-            if tells_enough(record) or record["training"]["epochs"] >= cell.config["max_epochs"]
-        ]
-        if not measured:
+        work = canonical_json(_work_per_epoch(cell.config))
+        records = self._measured.get((cell.model, cell.data), {}).get(work, [])
+        whole = cell.config["max_epochs"]
+        return self._median([r for r in records if tells_enough(r) or r["training"]["epochs"] >= whole], cell)
+
+    def _nearest_speed(self, cell: Cell) -> Speed | None:
+        """The same of cells with the most similar work per epoch, however little they tell."""
+        work, apart = _work_per_epoch(cell.config), defaultdict[tuple[int, float], list[Record]](list)
+        for records in list(self._measured.get((cell.model, cell.data), {}).values()):
+            apart[_distance(work, _work_per_epoch(records[0]["config"]))] += records
+        return self._median(apart[min(apart)], cell) if apart else None
+
+    def _median(self, records: list[Record], cell: Cell) -> Speed | None:
+        longest, nodes = max((record["training"]["epochs"] for record in records), default=0), self._inferred(cell)
+        long = (record for record in records if 2 * record["training"]["epochs"] >= longest)
+        found = [speed_of(record, self._from_scratch, nodes) for record in long]
+        if not found:
             return None
-        longest, nodes = max(epochs for epochs, _ in measured), self._inferred(cell)
-        found = [speed_of(record, self._from_scratch, nodes) for epochs, record in measured if 2 * epochs >= longest]
-        memory = [speed.memory for speed in found if speed.memory is not None]
-        disk = [speed.disk for speed in found if speed.disk is not None]
         return Speed(
             statistics.median(speed.fixed for speed in found),
             statistics.median(speed.epoch for speed in found),
-            max(memory, default=None),
-            max(disk, default=None),
+            max((speed.memory for speed in found if speed.memory is not None), default=None),
+            max((speed.disk for speed in found if speed.disk is not None), default=None),
         )
 
     def epochs(self, cell: Cell) -> float:
@@ -223,7 +207,7 @@ class Forecaster:
             return float(config["max_epochs"])
         by_graph = self._beyond.get(cell.model, {})
         if by_graph:
-            medians = [statistics.median(lengths) for lengths in by_graph.values()]
+            medians = [statistics.median(lengths) for lengths in list(by_graph.values())]
             beyond = statistics.median(by_graph.get(cell.data) or medians)
             expected = beyond + _patience(config)
         else:
@@ -233,21 +217,29 @@ class Forecaster:
         return min(float(config["max_epochs"]), expected)
 
 
-def _what_ends(config: Mapping[str, Any]) -> str | None:
+def _what_ends(config: Config) -> str | None:
     """The rule that ends training before its last epoch, or the schedule that does; None where nothing can."""
     if config["stop"] != "never":
         return str(config["stop"])
     return PLATEAU if config["schedule"] == PLATEAU else None
 
 
-def _patience(config: Mapping[str, Any]) -> int:
+def _patience(config: Config) -> int:
     """In epochs; a schedule that ends training has none that could be told from the rest."""
     return 0 if config["stop"] == "never" else int(config["patience"] * config["evaluate_every"])
 
 
-def _work_per_epoch(config: Mapping[str, Any]) -> str:
+def _work_per_epoch(config: Config) -> dict[str, Any]:
     """The part of a configuration that decides how long an epoch takes; dropout and learning rates do not."""
     idle = {item.name for item in dataclasses.fields(Recipe)} - set(PACE)
-    return canonical_json(
-        {name: value for name, value in config.items() if name not in idle and not name.endswith("dropout")}
+    return {name: value for name, value in config.items() if name not in idle and not name.endswith("dropout")}
+
+
+def _distance(one: Config, other: Config) -> tuple[int, float]:
+    """How far apart two configurations are: how many settings differ, then how much."""
+    pairs = [(one.get(name), other.get(name)) for name in one.keys() | other.keys()]
+    different = [(a, b) for a, b in pairs if a != b and canonical_json(a) != canonical_json(b)]  # lists were tuples
+    # A plain difference ranks the values of one setting; where several differ, their number has decided already.
+    return len(different), sum(
+        abs(a - b) for a, b in different if isinstance(a, int | float) and isinstance(b, int | float)
     )

@@ -40,7 +40,7 @@ class Condition:
         """Of one cell; None where nobody knows."""
         if self.failure:
             return self.failed_after
-        return None if self.speed is None else self.speed.fixed + self.epochs * self.speed.epoch
+        return None if self.speed is None else self.speed.seconds(self.epochs)
 
     @property
     def total(self) -> float | None:
@@ -98,12 +98,8 @@ def fill_between(row: Sequence[Condition]) -> None:
     for place, condition in enumerate(row):
         if condition.speed is not None or condition.failure or not known:
             continue
-        low, before = max(
-            ((at, speed) for at, speed in known if at < place), default=known[0], key=lambda pair: pair[0]
-        )
-        high, after = min(
-            ((at, speed) for at, speed in known if at > place), default=known[-1], key=lambda pair: pair[0]
-        )
+        low, before = ([pair for pair in known if pair[0] < place] or known[:1])[-1]
+        high, after = ([pair for pair in known if pair[0] > place] or known[-1:])[0]
         share = (place - low) / (high - low) if low < place < high else 0.0
         condition.speed = (before if low < place else after).towards(after, share)
         condition.basis = NEIGHBOURS
