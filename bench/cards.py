@@ -67,7 +67,7 @@ class ModelFile:
         self.bound = bindings(ast.parse(file.read_bytes()).body)
 
     def cards(self) -> list[Card]:
-        """A card for each model class with a name of its own, in the order of the file."""
+        """A card for each model class with its own name, in the order of the file."""
         classes = [node for node in self.bound.values() if isinstance(node, ast.ClassDef)]
         named = [self.facts(node.name) for node in classes if "name" in bindings(node.body)]
         return [Card(**facts) for facts in named if facts.get("name")]

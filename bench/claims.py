@@ -15,7 +15,7 @@ class Claim:
         self._path, self._handle = path, handle
 
     def release(self) -> None:
-        self._path.unlink(missing_ok=True)  # while still holding it: nobody else's file can be hit
+        self._path.unlink(missing_ok=True)  # while still holding it: no other process's file can be hit
         os.close(self._handle)
 
 

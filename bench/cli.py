@@ -75,7 +75,7 @@ def request_from(context: typer.Context, **fixed: Any) -> Request:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "DEFAULT":
                 values[name] = None
-    if not values["plugins"]:  # which may bring names of their own
+    if not values["plugins"]:  # which may bring their own names
         check_names(values["models"], values["datasets"], values["settings"], values["overrides"])
     from bench.request import Request  # imports torch: from here on it takes seconds
 

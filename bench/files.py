@@ -19,7 +19,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write beside, force it to the disk, rename: nobody ever reads half a file, before a power cut or after it."""
+    """Write beside, force it to the disk, rename: no reader ever sees half a file, before a power cut or after it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{uuid4().hex}")
     try:

@@ -91,5 +91,5 @@ class Model(nn.Module):
         return next(self.parameters()).device
 
     def choices(self) -> dict[str, str]:
-        """What the model decided by itself (a strategy, a variant); stands in the record."""
+        """What the model decided (a strategy, a variant); stands in the record."""
         return {}

@@ -89,7 +89,7 @@ class PredictionStore:
 
     def _put_aside(self, path: Path) -> None:
         """Out of the way with a damaged file, so that it can be written again."""
-        with contextlib.suppress(OSError):  # it is missing, or whoever writes it again will complain
+        with contextlib.suppress(OSError):  # it is missing, or the next writer will complain
             path.rename(path.with_suffix(".damaged"))
 
     def load(self, name: str) -> Predictions:

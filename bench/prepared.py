@@ -1,4 +1,4 @@
-"""Prepared arrays that cells share: computed once, kept on disk, memory-mapped by whoever needs them."""
+"""Prepared arrays that cells share: computed once, kept on disk, memory-mapped by the cells that need them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PrepareCache:
     _in_use: set[Path] = field(default_factory=set, init=False, repr=False)  # entries that were handed out as maps
 
     def get(self, what: str, depends_on: Mapping[str, Any], compute: Callable[[], Arrays]) -> dict[str, np.ndarray]:
-        """The arrays named `what` for these dependencies (plain JSON values), computed only if nobody did before.
+        """The arrays named `what` for these dependencies (plain JSON values), computed only if no cell did before.
 
         What other code or another library computed is not found: a result must not rest on it under a new name.
         """
@@ -179,7 +179,7 @@ def _write(entry: Path, arrays: Arrays, facts: dict[str, Any]) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Drafts of writers that were killed; one that is a day old is nobody's any more."""
+    """Drafts of writers that were killed; one that is a day old has no writer any more."""
     for draft in folder.glob(".*-*"):
         with contextlib.suppress(OSError):  # its writer has just renamed it
             if time.time() - draft.stat().st_mtime > 86_400:
@@ -187,7 +187,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def private_folder(shared: Path) -> Path:
-    """Below a shared cache, where this process keeps what nobody else may find; whoever asks removes it in the end.
+    """Below a shared cache, where this process keeps what no other process may find; the caller removes it in the end.
 
     What processes of this machine that were killed have left behind goes first.
     """

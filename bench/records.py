@@ -22,7 +22,7 @@ ERROR = "error"
 INTERRUPTED = "interrupted"
 PRUNED = "pruned"  # a tuning trial that was not worth finishing; neither an answer nor a failure
 COST = "cost"  # the purpose of records that were made to measure time and memory; None is to measure accuracy
-FRONTIER = "frontier"  # the purpose of runs that look for the smallest memory limit; they have a ledger of their own
+FRONTIER = "frontier"  # the purpose of runs that look for the smallest memory limit; they have a separate ledger
 CAP_REACHED = "max_epochs"  # bench.train's word for a training that no stopping rule ended
 PART_OF_INFERENCE = "infer a part"  # a phase of cells that measure cost on a part of a graph
 STATUSES = (OK, OOM, TIMEOUT, DIVERGED, UNSUPPORTED, MISSING, ERROR, INTERRUPTED, PRUNED)
@@ -160,7 +160,7 @@ def machine_of(record: Record) -> str:
 
 
 def preparation_seconds(record: Record) -> float:
-    """Of the arrays that the cell used: as measured here, without waiting for others, or by whoever prepared them."""
+    """Of the arrays that the cell used: as measured here without waiting, or by the cell that prepared them."""
     phase = record["phases"]["preprocess"]
     return float(phase["seconds"] - waited_seconds(record) + (phase.get("reused_seconds") or 0.0))
 
@@ -213,6 +213,6 @@ def is_at_most(record: Record, nodes: int) -> bool:
 
 
 def prepared_bytes(record: Record) -> int | None:
-    """The prepared arrays that the cell used: what it keeps on disk; None where nobody counted."""
+    """The prepared arrays that the cell used: what it keeps on disk; None where it was not counted."""
     found = record["phases"].get("preprocess", {}).get("prepared_bytes")
     return None if found is None else int(found)

@@ -139,7 +139,7 @@ class _Run:
         self._predictions = PredictionStore(self.ledger.results)
         shared = self.options.cache_folder
         self._own = private_folder(shared) if shared is not None and self.options.prepares_alone else None
-        # asked now, not when the first record is written: by then somebody may have edited a file
+        # asked now, not when the first record is written: by then a file may have been edited
         self._source = {name: source_hash(self.find(name)) for name in self.models}
         code_version()
 
@@ -211,7 +211,7 @@ class _Run:
         return record["status"] != OK or self._predictions.has(record["predictions"], record["key"])
 
     def _take_turn(self, cell: Cell) -> bool:
-        """Whether this cell may start: on one machine one cell at a time has its cost measured, whoever runs them."""
+        """Whether this cell may start: on one machine the cost of one cell at a time is measured."""
         if self._turn is not None:
             return False  # a cell of ours is at work
         turns = Claims(TURNS)
@@ -271,7 +271,7 @@ class _Run:
                 tested = outcome.result.get("tested")  # part of the test nodes, where cost is the purpose
                 nodes = split.test if tested is None else tested
                 record["metrics"]["test"] = score(labels[nodes], predictions.test, predictions.test_margins)
-            else:  # nor kept: nobody can be tempted to look
+            else:  # nor kept: it cannot be looked at
                 predictions = Predictions(predictions.val, predictions.test[:0], predictions.val_margins)
             record["metrics"]["val"] = score(labels[split.val], predictions.val, predictions.val_margins)
             curve = outcome.result["training"]["curve"]

@@ -65,5 +65,5 @@ def _three_digits(value: float) -> str:
 
 
 def megabytes(size: int | None) -> float | None:
-    """For a table; None for what nobody measured, or nobody needed."""
+    """For a table; None for what was not measured or not needed."""
     return size / MEGABYTE if size else None

@@ -57,7 +57,7 @@ def _imported(tree: ast.Module, package: str) -> list[str]:
             modules += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     if package:
         inside = [module.removeprefix(f"{package}.") for module in modules if module.startswith(f"{package}.")]
-    else:  # a file of its own: what lies beside it, unless that is the harness
+    else:  # a file outside the packages: what lies beside it, unless that is the harness
         inside = [module for module in modules if module.partition(".")[0] != HARNESS]
     return [module.replace(".", "/") + ending for module in inside for ending in (".py", "/__init__.py")]
 

@@ -47,13 +47,13 @@ class Study:
 
     @property
     def everywhere(self) -> str:
-        """The datasets that it runs on when nobody says otherwise."""
+        """The datasets that it runs on by default."""
         return ",".join(filter(None, [self.datasets, self.extra]))
 
     def combinations(
         self, datasets: str | None = None, models: str | None = None, split_ratio: str | None = None
     ) -> Iterator[tuple[type[Model], Dataset, Variant]]:
-        """Model, dataset and variant of every column of cells, dataset by dataset.
+        """Model, dataset and variant of every condition, dataset by dataset.
 
         Unless `datasets` are named, all on which there may be records: those of the study and the embedded graph.
         """
@@ -69,7 +69,7 @@ class Study:
 
     @property
     def columns(self) -> int:
-        """How many columns there are where nobody says otherwise; imports no model."""
+        """How many conditions there are by default; imports no model."""
         from bench.datasets.catalogue import resolve
         from bench.registry import select_cards
 

@@ -99,7 +99,7 @@ def _train_seconds(record: Record) -> float:
 
 
 def _host_memory(record: Record) -> int | None:
-    """What a memory limit counts, but never a GPU's memory, which has a column of its own."""
+    """What a memory limit counts, but never a GPU's memory, which has its own column."""
     phases = {name: {**phase, "peak_reserved": None} for name, phase in record["phases"].items()}
     return memory_used({**record, "phases": phases})
 

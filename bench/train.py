@@ -141,7 +141,7 @@ def _epoch(model: Model, nodes: Tensor, optimizer: torch.optim.Optimizer, platea
     total, steps = 0.0, 0
     for batch in model.batches(nodes, training=True):
         result.updates += 1
-        for group in optimizer.param_groups:  # a group with a rate of its own keeps its ratio to the recipe's
+        for group in optimizer.param_groups:  # a group with its own rate keeps its ratio to the recipe's
             group["lr"] = learning_rate(recipe, result.updates) * plateau.factor * group["share"]
         optimizer.zero_grad(set_to_none=True)
         loss = model.loss(batch)

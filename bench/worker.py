@@ -38,7 +38,7 @@ from bench.train import Diverged, margins_of, train
 
 Send = Callable[[str, Any], None]  # kind of message, content
 # An estimate is believed only where it is beyond doubt: a try that fails for lack of memory fails soon.
-DOUBT = 3  # times the limit; of a small graph nobody can estimate what threads and compiled code take
+DOUBT = 3  # times the limit; of a small graph, what threads and compiled code take cannot be estimated
 PROGRESS_INTERVAL = 0.25  # seconds between two progress messages, unless the job wants all of them
 
 

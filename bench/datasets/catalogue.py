@@ -51,7 +51,7 @@ class Dataset:
     obtain: str = ""  # where a person gets the files that cannot be downloaded automatically
     conventions: tuple[str, ...] = ()  # what was done to the raw files, in sentences
     checked: str = ""  # what was verified about this entry, and when not, why not
-    fingerprint: str | None = None  # of the canonical arrays; None where nobody has had the files
+    fingerprint: str | None = None  # of the canonical arrays; None where the files were never at hand
     own_file: Path | None = None  # a user's file
     metric: str = ACCURACY  # what its predictions are judged by, see bench/metrics.py
 

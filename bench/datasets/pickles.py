@@ -99,7 +99,7 @@ def _array(found: object) -> np.ndarray:
         content, kind, shape, order = found.arguments
     else:
         if getattr(found.arguments[0], "path", "") != "numpy.ndarray":
-            raise _RefusedError("it restores an array of a class of its own")
+            raise _RefusedError("it restores an array of another class")
         _, shape, kind, fortran, content = found.state
         order = "F" if fortran else "C"
     content, kind = _content(content), _number_type(kind)

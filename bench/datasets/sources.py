@@ -29,8 +29,8 @@ class Layout:
     folders: tuple[str, ...]  # below the data folder, tried in this order; "" is the data folder itself
     files: tuple[str, ...]
     read: Callable[[list[Path]], RawGraph]
-    url: str = ""  # the address of a file without its name; "" where nothing can be downloaded by itself
-    sha256: tuple[str, ...] = ()  # of the files, in their order; () where nobody has checked a copy
+    url: str = ""  # the address of a file without its name; "" where nothing is downloaded automatically
+    sha256: tuple[str, ...] = ()  # of the files, in their order; () where no copy was checked
 
     def find(self, root: Path) -> list[Path] | None:
         """The files below a data folder, or None unless all are there."""

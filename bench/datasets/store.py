@@ -151,7 +151,7 @@ def _write_folder(folder: Path, graph: Graph) -> None:
             _open(folder)
             return  # the same arrays from another copy of the files
         except BadData:
-            shutil.rmtree(folder)  # another version's, or damaged; under the lock nobody else writes it
+            shutil.rmtree(folder)  # another version's, or damaged; under the lock no other process writes it
     arrays = {"indptr": graph.indptr, "indices": graph.indices}
     if graph.masks is not None:
         arrays["masks"] = graph.masks
@@ -187,7 +187,7 @@ def cannot_keep(dataset: Dataset, error: OSError) -> BadData:
 
 
 def expected_size(dataset: Dataset) -> int | None:
-    """Bytes of a catalogued graph in the store, before it is there; None where nobody knows its shape."""
+    """Bytes of a catalogued graph in the store, before it is there; None where it is unknown its shape."""
     shape = TWINS.get(dataset.name if dataset.is_twin else f"{dataset.name}-twin")
     if shape is None:
         return None

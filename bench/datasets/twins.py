@@ -204,7 +204,7 @@ def _partner_keys(first, luck, same, order, class_of, tickets, bounds, guide, st
             low, high, barred_from, barred_to = 0, tickets[-1], bounds[own], bounds[own + 1]
         open_tickets = (high - low) - (barred_to - barred_from)
         if open_tickets == 0:
-            continue  # nobody there: the only node of its class
+            continue  # none there: the only node of its class
         ticket = low + min(np.int64(luck[i] * open_tickets), open_tickets - 1)
         if ticket >= barred_from:
             ticket += barred_to - barred_from

@@ -44,7 +44,7 @@ class Deadline:
     def will_miss_deadline(self, epoch: int, now: float) -> str | None:
         """Told of an epoch and when it ended; returns why the cell cannot end in time, once that is certain.
 
-        `now` is the cell's own time, not that of hearing of it: whoever listens may have been busy or suspended.
+        `now` is the cell's own time, not that of hearing of it: the listener may have been busy or suspended.
         """
         if self._first is None or self._limit is None:
             self._first = epoch, now

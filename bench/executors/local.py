@@ -28,7 +28,7 @@ from bench.worker import Job, run_cell
 
 POLL = 0.25  # seconds between two looks at deadlines
 IDLE = 1.0  # seconds until an empty-handed job source is asked again
-EXIT_GRACE_SECONDS = 2.0  # seconds a worker has for leaving by itself after its result has arrived
+EXIT_GRACE_SECONDS = 2.0  # seconds a worker has to leave after its result has arrived
 TAIL = 3000  # characters of a failed worker's log that go into its record
 PRELOAD_IF_USED = ("torch_geometric", "sklearn")  # slow to import, so only where some model here needs them
 
@@ -47,7 +47,7 @@ class LocalExecutor:
         self.logs.mkdir(parents=True, exist_ok=True)
         try:
             _warm_up()
-        except (EOFError, ConnectionError):  # somebody has killed the server
+        except (EOFError, ConnectionError):  # the server was killed
             if stopped():
                 return
             raise KeyboardInterrupt from None
@@ -240,7 +240,7 @@ def _main(job: Job, writer: connection.Connection, log: Path) -> None:
 def _warm_up() -> None:
     """Start the fork server and wait until its imports are done, so that no cell is charged for them.
 
-    It imports the models too: whoever edits a model during a long run changes the next run, not the rest of this one.
+    It imports the models too: a model that is edited during a long run changes the next run, not the rest of this one.
     """
     wanted = [name for name in sys.modules if name in PRELOAD_IF_USED or name.startswith(f"{PACKAGE}.")]
     _context.set_forkserver_preload(["bench.executors.preload", *wanted, "bench.executors.loaded"])
@@ -295,7 +295,7 @@ def _nap(seconds: float, stopped: Callable[[], bool]) -> None:
 
 def _kernel_kills() -> int:
     """How many processes the kernel has killed for lack of memory since it started."""
-    with contextlib.suppress(OSError):  # not Linux: then nobody counts
+    with contextlib.suppress(OSError):  # not Linux: nothing is counted
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":

@@ -24,8 +24,8 @@ PR_SET_PDEATHSIG = 1
 def die_with_parent() -> None:
     """See to it that this process does not outlive the one that asked for it.
 
-    The kernel kills us when our parent, the fork server, ends; the server ends when nobody holds its "alive" pipe any
-    more. Every child gets a copy of that pipe, so we must drop ours, and only after asking for the signal: until then
+    The kernel kills us when our parent, the fork server, ends; the server ends when no process holds its "alive" pipe.
+    Every child gets a copy of that pipe, so we must drop ours, and only after asking for the signal: until then
     our copy keeps the server alive and the order cannot go wrong.
     """
     if sys.platform == "linux":

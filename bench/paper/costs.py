@@ -128,7 +128,7 @@ class _Beside:
         }
 
     def stands_alone(self, model: str) -> bool:
-        """Whether the paper's numbers need a row of their own: where the twin was run, they stand in its row."""
+        """Whether the paper's numbers need a separate row: where the twin was run, they stand in its row."""
         twin = self._index.trials(self._study, model, f"{self._dataset.name}-twin")
         return not self._dataset.is_twin and not (twin and twin.records)
 

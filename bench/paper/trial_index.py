@@ -46,7 +46,7 @@ class TrialIndex:
         return self._trials.get((study, model, dataset, variant))
 
     def of_model(self, study: str, model: str, dataset: str) -> Trials:
-        """The model as it is: as the study has it or, where the study leaves it out, by itself."""
+        """The model as it is: as the study has it or, where the study leaves it out, alone."""
         known = self.trials(study, model, dataset)
         return known or self.evidence.trials(models()[model], datasets()[dataset], None, "", *self._protocol)
 

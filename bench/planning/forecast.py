@@ -37,7 +37,7 @@ class Condition:
 
     @property
     def seconds(self) -> float | None:
-        """Of one cell; None where nobody knows."""
+        """Of one cell; None where it is unknown."""
         if self.failure:
             return self.failed_after
         return None if self.speed is None else self.speed.seconds(self.epochs)
@@ -49,7 +49,7 @@ class Condition:
 
     @property
     def disk(self) -> float | None:
-        """Bytes of prepared arrays: what the model says, else what records show; None where nobody knows."""
+        """Bytes of prepared arrays: what the model says, else what records show; None where it is unknown."""
         return self.kept if self.kept is not None or self.speed is None else self.speed.disk
 
 

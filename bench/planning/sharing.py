@@ -1,4 +1,4 @@
-"""How a machine is shared between cells: how many run at the same time where nobody said."""
+"""How a machine is shared between cells: how many run at the same time where the user did not say."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def study_label(study: Mapping[str, Any]) -> str:
     pareto = "," in identity["objective"]
     words = [identity["model"], identity["dataset"], study["space"], identity["sampler"], *(["pareto"] * pareto)]
     if study["name"] != "-".join([*words, f"s{identity['seed']}"]):
-        return str(study["name"])  # somebody gave it one that says more
+        return str(study["name"])  # the user gave it one that says more
     objective = ", accuracy and seconds" if pareto else ""
     return f"{name}, {identity['sampler']}, {study['space']}{objective}, seed {identity['seed']}"
 
