@@ -101,7 +101,7 @@ def test_nine_trials_decide_nothing_and_missing_ones_are_not_run(tmp_path: Path)
 def test_best_needs_a_lead_over_every_other_model_of_the_study(tmp_path: Path) -> None:
     claim = beats(kind="best", versus=())
     others = [name for name in models() if name != "nagphormer"]
-    assert len(others) == 13
+    assert len(others) >= 13
     own = made_up_records("nagphormer", "photo", STEADY)
     behind = [record for model in others for record in made_up_records(model, "photo", shifted(-20.0))]
     result = audit_ours(claim, findings(tmp_path / "all", own + behind))

@@ -22,9 +22,10 @@ PATCHES = sorted((ROOT / "tests" / "changes").glob("*.patch"))
 CODE = ("bench", "models", "perf", "docs", "tests", "README.md", "ARCHITECTURE.md", "pyproject.toml")
 CONCERNED = (
     "contracts", "golden", "list_command", "registry", "plugins", "readme", "catalogue", "masks", "metrics", "stopping",
-    "settings", "space", "studies", "summary", "design",
+    "settings", "space", "studies", "summary", "design", "audit", "report_overview", "cli",
 )  # fmt: skip
-OF_THE_NEW = "logistic or sage or smooth or not (test_contracts or test_golden or test_list_command)"
+OF_ALL_MODELS = "test_contracts or test_golden or test_list_command or test_cli"  # where only the new ones' tests run
+OF_THE_NEW = f"logistic or sage or smooth or names_no_model or not ({OF_ALL_MODELS})"
 
 each_patch = pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
 

@@ -124,7 +124,7 @@ def test_a_models_file_is_quoted() -> None:
 def test_every_model_says_where_its_settings_come_from() -> None:
     table = origin_table(list(models()))
     assert [row[0].text for row in table.rows] == [model.title for model in models().values()]
-    assert all(len(row[1].text) > 100 for row in table.rows)
+    assert all(row[1].text for row in table.rows)
 
 
 def test_the_papers_slips_are_shown_in_the_order_of_their_kinds() -> None:
