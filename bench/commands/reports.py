@@ -66,8 +66,6 @@ def _folders(named: Path | None, folder: Path | None) -> tuple[Path, Path]:
 
 
 def _build(results: Path, setting: Setting, console: Console, errors: Console) -> Report:
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results, or run something first")
     check_lane(setting.lane, models().values())
     with waiting_for(console, "building the report"):
         reference, reason = open_reference(results)
@@ -144,8 +142,6 @@ def _comparable(name: str, content: bytes, pictures: bool) -> bytes:
 def compare(first: str, second: str, names: str, named: Path | None, mode: str) -> int:
     """The paired comparison of two models, or of one model under two settings, dataset by dataset."""
     console, results = Console(), folder_to_read(named)
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results")
     evidence = Evidence(Ledger(results), open_reference(results)[0])
     sides = [_side(text) for text in (first, second)]
     rows = []
@@ -203,8 +199,6 @@ def _verdict(result: PairedComparison) -> str:
 def pack(named: Path | None, folder: Path | None, archive: Path) -> int:
     """One archive for a reviewer: ledger, predictions, tuned settings, memory frontiers, passports, reports."""
     console, (results, reports) = Console(), _folders(named, folder)
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results")
     parts = ("ledger", "predictions", "tuning", *TUNED_LANES, FRONTIER)
     members = {f"results/{name}": path for name, path in _files(results, parts)}
     if reports.is_dir():

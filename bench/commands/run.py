@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import psutil
@@ -24,7 +24,7 @@ from bench.ledger import Ledger, check_writable
 from bench.planning.estimate import Estimator, Forecaster
 from bench.planning.forecast import space_warning
 from bench.planning.sharing import are_small, cells_at_once
-from bench.records import COST, FRONTIER
+from bench.records import COST, FRONTIER, OK, Record
 from bench.reference import Reference, open_reference
 from bench.registry import source_hash
 from bench.request import Plan, Request, exit_code, make_options, make_plan
@@ -55,7 +55,7 @@ def _run_request(request: Request, looks: Looks) -> int:
     study = None if request.study is None else find_study(request.study)
     plan = make_plan(request, console, errors, study)
     if not plan.cells:
-        return exit_code(plan, {})
+        return exit_code(plan, failed=False)
     options = replace(options, paths=plan.paths, purpose=plan.purpose)
     if plan.purpose == FRONTIER:
         return search_frontiers(request, plan, options, console)
@@ -84,7 +84,7 @@ def _run_request(request: Request, looks: Looks) -> int:
         if line:
             say(console, line)
     if request.dry_run:
-        return exit_code(plan, answered)
+        return exit_code(plan, any_failed(answered))
 
     records, interrupted = dict(answered), False
     if todo:
@@ -97,7 +97,12 @@ def _run_request(request: Request, looks: Looks) -> int:
     show_summary(console, plan, records, request, Reference(archive))
     if interrupted:
         raise KeyboardInterrupt
-    return exit_code(plan, records)
+    return exit_code(plan, any_failed(records))
+
+
+def any_failed(records: Mapping[str, Record]) -> bool:
+    """Whether a cell ended otherwise than well."""
+    return any(record["status"] != OK for record in records.values())
 
 
 def share_machine(
