@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 from uuid import uuid4
+
+from bench.errors import UserError
+
+
+@contextlib.contextmanager
+def failing_clearly(what: str, advice: str = "") -> Iterator[None]:
+    """Let the system's refusal end in one line: what cannot be done, the reason, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what} ({error.strerror}){advice}") from error
 
 
 def replace_file(path: Path, write: Callable[[IO[bytes]], object]) -> None:

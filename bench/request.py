@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from bench.cells import Cell, Protocol, make_cells
-from bench.console import say, waiting_for
+from bench.console import say, waiting_for, warn
 from bench.datasets.catalogue import Dataset, resolve
 from bench.datasets.passports import passport
 from bench.datasets.store import Stored, cache_root, expected_size, find_root, find_stored, open_dataset, spelled_out
@@ -130,7 +130,7 @@ def make_plan(request: Request, console: Console, errors: Console, study: Study 
     if study is not None and study.purpose == COST and (request.jobs or 1) > 1:
         raise UserError(f"the study {study.name} runs one cell at a time; leave out --jobs")
     conditions = _conditions(request, study)
-    warn_of_broken_models(errors)
+    warn(errors, *scan().broken.values())  # known now that the models have been imported
     plan.models = list({model.name: model for model, _, _ in conditions}.values())
     plan.datasets = list({dataset.name: dataset for _, dataset, _ in conditions}.values())
     trials = request.trials or (study.trials if study else None) or USUAL_TRIALS
@@ -166,8 +166,7 @@ def make_plan(request: Request, console: Console, errors: Console, study: Study 
     plan.cells = in_turn(plan.cells)
     for line in [*notes, *fallback_lines(plan.cells, request.settings)]:
         say(console, line)
-    for line in warning_lines(plan.winners, plan.cells, plan.stored, plan.models):
-        say(errors, f"warning: {line}")
+    warn(errors, *warning_lines(plan.winners, plan.cells, plan.stored, plan.models))
     return plan
 
 
@@ -198,8 +197,7 @@ def use_plugins(request: AnyRequest, plan: Plan, errors: Console) -> AnyRequest:
     plugins = load_plugins(request.plugins)
     plan.paths = plugins.paths
     plan.bad += plugins.broken
-    for reason in plugins.broken:
-        say(errors, f"warning: {reason}")
+    warn(errors, *plugins.broken)
 
     def known(names: str | None, find: Callable[[str], object]) -> str | None:
         if names is None:  # the study's own, which no plug-in has a part in
@@ -215,12 +213,6 @@ def use_plugins(request: AnyRequest, plan: Plan, errors: Console) -> AnyRequest:
         "datasets": known(request.datasets, resolve),
     }
     return replace(request, **names)
-
-
-def warn_of_broken_models(errors: Console) -> None:
-    """Say which model files cannot be imported; known once the models have been."""
-    for reason in scan().broken.values():
-        say(errors, f"warning: {reason}")
 
 
 def in_turn(cells: Sequence[Cell]) -> list[Cell]:
@@ -265,7 +257,7 @@ def open_here(dataset: Dataset, data: Path | None, console: Console, errors: Con
         raise BadData(f"{dataset.title} takes more memory than there is") from None
     warning = passport(dataset, stored).warning
     if warning:
-        say(errors, f"warning: {warning}")
+        warn(errors, warning)
     return stored
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from bench.console import say, show_table
 from bench.datasets.store import cache_root
 from bench.errors import UserError
+from bench.files import failing_clearly
 from bench.prepared import list_entries
 from bench.sizes import format_duration, format_size
 
@@ -51,11 +52,9 @@ def clear_cache() -> None:
             raise UserError(f"the cache in {root} is in use by a run; clear it when that has ended") from None
         for name in DERIVED:
             folder = root / name
-            try:
+            with failing_clearly(f"the cache folder {folder} cannot be removed"):
                 if folder.exists():
                     shutil.rmtree(folder)
-            except OSError as error:
-                raise UserError(f"the cache folder {folder} cannot be removed ({error.strerror})") from error
     say(Console(), f"cleared {format_size(total)} from {root}")
 
 

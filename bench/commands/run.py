@@ -15,7 +15,7 @@ from bench.commands.forecast import Looks, expect, find_room_for, show_forecast
 from bench.commands.frontier import search_frontiers
 from bench.commands.outcome import elsewhere_line, opening_line, show_summary
 from bench.commands.paper import find_study
-from bench.console import say
+from bench.console import say, warn
 from bench.environment import processor, usable_processors
 from bench.errors import UserError
 from bench.executors.devices import resolve_devices
@@ -68,8 +68,7 @@ def _run_request(request: Request, looks: Looks) -> int:
         todo, more = pending(todo, archive, options)
         answered |= more
     jobs, options = share_machine(request, plan, todo, options, devices)
-    for warning in ledger.warnings:
-        say(errors, f"warning: {warning}")
+    warn(errors, *ledger.warnings)
     known = ledger if archive is None else [*ledger, *archive]
     estimator = Estimator(known)
     if request.dry_run:
@@ -77,7 +76,7 @@ def _run_request(request: Request, looks: Looks) -> int:
     else:
         conditions = expect(plan, todo, Forecaster(known, options.threads, devices[0]), errors)
         if warning := space_warning(conditions, find_room_for(options)):
-            say(errors, f"warning: {warning}")
+            warn(errors, warning)
         say(console, opening_line(plan.cells, todo, estimator, request.results, jobs))
     present = {model.name: source_hash(model) for model in plan.models}
     for line in (older_code_line(answered.values(), present), elsewhere_line(answered.values(), processor())):

@@ -13,7 +13,7 @@ from rich.console import Console
 from bench.cells import Protocol
 from bench.commands.cache import cache_in_use
 from bench.commands.tune_display import TrialDisplay, written
-from bench.console import say
+from bench.console import say, warn
 from bench.datasets.catalogue import Dataset, resolve
 from bench.datasets.store import Stored, spelled_out
 from bench.errors import UserError
@@ -25,8 +25,8 @@ from bench.model import Model
 from bench.planning.estimate import Estimator
 from bench.predictions import PredictionStore
 from bench.reference import OWN
-from bench.registry import resolve_models
-from bench.request import Plan, TuneRequest, add_dataset, exit_code, make_options, use_plugins, warn_of_broken_models
+from bench.registry import resolve_models, scan
+from bench.request import Plan, TuneRequest, add_dataset, exit_code, make_options, use_plugins
 from bench.runner import run_stream, this_machine
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
 from bench.sizes import format_duration
@@ -73,7 +73,7 @@ class _Tune:
         request = use_plugins(self.request, plan, self.errors)
         self.options = replace(self.options, paths=plan.paths)
         plan.models = resolve_models(request.models)
-        warn_of_broken_models(self.errors)
+        warn(self.errors, *scan().broken.values())  # known now that the models have been imported
         plan.datasets = resolve(request.datasets)
         searches = self._searches(plan.models, plan.datasets)
         if request.name is not None and len(searches) > 1:
@@ -200,8 +200,7 @@ class _Tune:
     def _run(self, search: Search, stored: Stored, tuning: Tuning) -> bool:
         """Fill the slots; whether the user ended it."""
         request, ledger = self.request, Ledger(self.request.results)
-        for warning in ledger.warnings:
-            say(self.errors, f"warning: {warning}")
+        warn(self.errors, *ledger.warnings)
         trials = tuning.trials()
         for line in self._opening_lines(search, tuning, trials, Estimator(ledger)):
             say(self.console, line)

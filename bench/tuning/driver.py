@@ -51,8 +51,8 @@ class Driver:
     ) -> None:
         self.search, self.tuning, self.budget, self.listener = search, tuning, budget, listener
         self._predictions = predictions
-        self._asked: dict[str, list[Asked]] = defaultdict(list)  # by cell; two trials may have the same settings
-        self._judges: dict[int, Judge] = {}  # by slot
+        # by cell; two trials may have the same settings
+        self._asked: dict[str, list[tuple[Asked, Judge | None]]] = defaultdict(list)
         self._killed: dict[str, list[float]] = defaultdict(list)  # by cell: seconds of each time its worker was killed
 
     # -- what to run -------------------------------------------------------------------------------------------------
@@ -96,10 +96,9 @@ class Driver:
         if len(kills) >= KILLS:
             self._fill(asked, OOM, cell.key, sum(kills), reason=f"its worker was killed {KILLS} times")
             return
-        self._asked[cell.key].append(asked)
-        if self.search.prune:
-            recipe = self.search.resolve(asked.settings).config
-            self._judges[asked.slot] = Judge(asked.trial, most_evaluations(recipe))
+        recipe = self.search.resolve(asked.settings).config
+        judge = Judge(asked.trial, most_evaluations(recipe)) if self.search.prune else None
+        self._asked[cell.key].append((asked, judge))
         yield cell
 
     # -- what came of it ---------------------------------------------------------------------------------------------
@@ -107,16 +106,15 @@ class Driver:
     def on_event(self, event: Event) -> None:
         """Hear what happens to a cell; raises EndCell where its trial is not worth finishing."""
         self.listener.on_event(event)
-        if event.kind == "progress" and self.search.prune:
-            reason = self._judges[self._asked[event.cell.key][0].slot].see(event.val_accuracy)
-            if reason is not None:
+        if event.kind == "progress":
+            _, judge = self._asked[event.cell.key][0]
+            if judge is not None and (reason := judge.see(event.val_accuracy)) is not None:
                 raise EndCell(reason)
         elif event.kind == "finished":
             assert event.record is not None
-            self._finished(self._asked[event.cell.key].pop(0), event.record, event.elsewhere)
+            self._finished(*self._asked[event.cell.key].pop(0), event.record, event.elsewhere)
 
-    def _finished(self, asked: Asked, record: Record, known: bool) -> None:
-        judge = self._judges.pop(asked.slot, None)
+    def _finished(self, asked: Asked, judge: Judge | None, record: Record, known: bool) -> None:
         status, seconds = record["status"], wall_seconds(record)
         if status == INTERRUPTED:
             self._killed[record["key"]].append(seconds)
@@ -149,7 +147,7 @@ class Driver:
     def close(self) -> None:
         """Leave free what was asked for and never started."""
         for waiting in self._asked.values():
-            for asked in waiting:
+            for asked, _ in waiting:
                 self.tuning.give_back(asked)
         self._asked.clear()
 

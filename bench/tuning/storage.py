@@ -28,6 +28,7 @@ from sqlalchemy.engine import make_url
 
 from bench.claims import Claims
 from bench.errors import UserError
+from bench.files import failing_clearly
 
 HEARTBEAT = 20  # seconds
 GRACE = 120  # seconds without a heartbeat until a driver is taken for dead
@@ -44,7 +45,7 @@ class Journal(JournalFileBackend):
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
         number = log_number_from
-        with self._failing_clearly("read"):
+        with self._to_be("read"):
             try:
                 for log in super().read_logs(log_number_from):
                     number += 1
@@ -55,18 +56,12 @@ class Journal(JournalFileBackend):
                 ) from None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        with self._failing_clearly("written"):
+        with self._to_be("written"):
             super().append_logs(logs)
 
-    @contextlib.contextmanager
-    def _failing_clearly(self, done: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"the journal {self._name} cannot be {done} ({error.strerror}); finished records are kept: restore "
-                "it or make room, and the same command goes on from here"
-            ) from error
+    def _to_be(self, done: str) -> contextlib.AbstractContextManager[None]:
+        advice = "; finished records are kept: restore it or make room, and the same command goes on from here"
+        return failing_clearly(f"the journal {self._name} cannot be {done}", advice)
 
 
 class JournalLock(JournalFileOpenLock):
@@ -174,11 +169,9 @@ def open_storage(url: str | None, journal: Path) -> tuple[BaseStorage, Presence]
     if url is not None:
         storage = _open_database(url)
         return storage, Heartbeats(storage)
-    try:
+    with failing_clearly(f"{journal} cannot be written", "; choose another --results folder"):
         journal.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(Journal(journal)), Locks(journal.parent)
-    except OSError as error:
-        raise UserError(f"{journal} cannot be written ({error.strerror}); choose another --results folder") from error
 
 
 def _open_database(url: str) -> RDBStorage:
