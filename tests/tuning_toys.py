@@ -137,8 +137,7 @@ def make_search(dataset: Dataset, stored: Stored, **options: Any) -> Search:
 
 def open_study(search: Search, results: Path, url: str | None = None, name: str = "toys") -> Tuning:
     sampler = SlotSampler(search.sampler, search.seed, search.space, search.first)
-    pareto = len(search.objective) > 1
-    return open_tuning(name, search.identity(), sampler, pareto, url, results / "tuning" / "toys.journal")
+    return open_tuning(name, search.identity(), sampler, search.pareto, url, results / "tuning" / "toys.journal")
 
 
 def kill_while_asking(tuning: Tuning, monkeypatch: pytest.MonkeyPatch) -> None:

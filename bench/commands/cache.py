@@ -60,7 +60,7 @@ def clear_cache() -> None:
 
 @contextlib.contextmanager
 def cache_in_use() -> Iterator[None]:
-    """Nobody clears the cache meanwhile; the kernel ends this for a run that is killed."""
+    """Keep the cache from being cleared meanwhile; the kernel ends this for a run that is killed."""
     with _lock_file(cache_root()) as lock:
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -69,7 +69,7 @@ def cache_in_use() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_file(root: Path) -> Iterator[IO[str] | None]:
-    """None where it cannot be written: then nothing can be removed either, and whoever needs the cache will say so."""
+    """None where it cannot be written: then nothing can be removed either, and what needs the cache will say so."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         file = (root / ".in-use").open("a")

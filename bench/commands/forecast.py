@@ -41,7 +41,7 @@ from bench.splits import draw_split
 from bench.table import describe_settings
 from bench.text import counted
 
-PILOTS = "pilots"  # a ledger of its own below the results: a training of two epochs is nobody's result
+PILOTS = "pilots"  # a separate ledger below the results: a training of two epochs is no result
 LOOKS = 2  # evaluations in a pilot: what lies between the first and the second is free of what is paid once
 
 

@@ -88,7 +88,7 @@ def _left_over(reports: Path, report: Report) -> list[Path]:
 
 
 def _written_before(reports: Path) -> set[Path]:
-    """What the report that is there says it consists of: whatever else is in the folder is somebody's own."""
+    """What the report that is there says it consists of: whatever else is in the folder is the user's."""
     contents = reports / CONTENTS
     if not contents.is_file():
         return set()

@@ -190,9 +190,9 @@ class _Tune:
         for number in itertools.count(1):
             name = first if number == 1 else f"{first}-{number}"
             journal = self.request.results / "tuning" / f"{name}.journal"
-            pareto = len(search.objective) > 1
             try:
-                return open_tuning(name, search.identity(), _sampler(search), pareto, self.request.storage, journal)
+                sampler, url = _sampler(search), self.request.storage
+                return open_tuning(name, search.identity(), sampler, search.pareto, url, journal)
             except OtherStudy as other:
                 say(self.console, f"{other}; this is the study {first}-{number + 1}")
         raise AssertionError("a count has no end")
@@ -262,7 +262,7 @@ class _Tune:
         shares = importance(tuning, trials)
         if shares:
             say(self.console, "importance: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items()))
-        if len(search.objective) > 1:
+        if search.pareto:
             self._conclude_pareto(search, tuning, trials, top)
         else:
             self._crown(search, tuning, trials, top, TUNED_LANE)
