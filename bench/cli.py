@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -65,23 +64,26 @@ def typed(context: typer.Context) -> dict[str, Any]:
     return values
 
 
-def request_from(context: typer.Context, **fixed: Any) -> Request:
-    """Return what was typed; with a study, what was not typed is left to it. Mistyped names are refused at once."""
-    from bench.names import check_names
-
+def request_from(context: typer.Context) -> Request:
+    """Return what was typed; with a study, what was not typed is left to it."""
     values = typed(context)
     if values.get("study"):
         for name in ("models", "datasets", "trials"):
             source = context.get_parameter_source(name)
             if source is not None and source.name == "DEFAULT":
                 values[name] = None
-    if not values["plugins"]:  # which may bring their own names
-        check_names(values["models"], values["datasets"], values["settings"], values["overrides"])
+    refuse_mistyped(values, values["settings"])
     from bench.request import Request  # imports torch: from here on it takes seconds
 
-    known = {item.name for item in dataclasses.fields(Request)}
-    values["split"] = chosen_split(values.get("split"), values["settings"])
-    return Request(**{name: value for name, value in {**values, **fixed}.items() if name in known})
+    return Request(**{**values, "split": chosen_split(values["split"], values["settings"])})
+
+
+def refuse_mistyped(values: dict[str, Any], lane: str) -> None:
+    """Refuse names that do not exist at once, unless plug-ins may bring them."""
+    from bench.names import check_names
+
+    if not values["plugins"]:
+        check_names(values["models"], values["datasets"], lane, values["overrides"])
 
 
 def use_plugins(names: list[str] | None) -> None:
@@ -178,7 +180,7 @@ def run(
 @guarded
 def tune(
     context: typer.Context,
-    model: Annotated[str, typer.Option("--model", "--models", help=f"{MODELS} Each has the budget.")],
+    models: Annotated[str, typer.Option("--model", "--models", help=f"{MODELS} Each has the budget.")],
     datasets: Datasets = "small",
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials per study that end by themselves: complete, pruned or failed.")
@@ -221,12 +223,10 @@ def tune(
     plugin: Plugin = None,
 ) -> int:
     """Find settings under a budget; `run --settings tuned` uses them."""
-    from bench.names import check_names
-
     values = typed(context)
-    if not values["plugins"]:
-        check_names(values["model"], values["datasets"], "author", values["overrides"])
-    from bench.commands.tune import TuneRequest, tune_request
+    refuse_mistyped(values, "author")
+    from bench.commands.tune import tune_request
+    from bench.request import TuneRequest
 
     return tune_request(TuneRequest(**values))
 

@@ -19,6 +19,12 @@ def say(console: Console, text: str) -> None:
     console.print(escape(text), highlight=False, soft_wrap=True)
 
 
+def warn(console: Console, *lines: str) -> None:
+    """Say what the user should know, one line each."""
+    for line in lines:
+        say(console, f"warning: {line}")
+
+
 @contextlib.contextmanager
 def waiting_for(console: Console, what: str) -> Iterator[None]:
     """Say what takes so long: at once on a terminal, elsewhere only when it does."""

@@ -12,6 +12,17 @@ from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
+from bench.errors import UserError
+
+
+@contextlib.contextmanager
+def failing_clearly(what: str, advice: str = "") -> Iterator[None]:
+    """Let the system's refusal end in one line: what cannot be done, the reason, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{what} ({error.strerror}){advice}") from error
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bench.errors import UserError
-from bench.files import force_to_disk
+from bench.files import failing_clearly, force_to_disk
 from bench.records import Record, newest
 
 SCHEMA = 1
@@ -97,18 +97,14 @@ class Ledger:
     def append(self, record: dict[str, Any]) -> None:
         """Write one record so that it survives a crash; a record that does not fit on the disk leaves no trace."""
         line = json.dumps({"schema": SCHEMA, **record}, allow_nan=False).encode() + b"\n"
-        try:
+        advice = "; make room and run again: finished records are safe, this cell runs again"
+        with failing_clearly(f"the ledger in {self.results.name}/ cannot be written", advice):
             if self._file is not None and not _is_there(self._file):  # a `git stash` has taken it away: once more, all
                 self.close()
                 _write(self._create(), b"".join([*self._written, line]))
             else:
                 _write(self._file or self._create(), line)
             self._written.append(line)
-        except OSError as error:
-            raise UserError(
-                f"the ledger in {self.results.name}/ cannot be written ({error.strerror}); make room and run again: "
-                "finished records are safe, this cell runs again"
-            ) from error
 
     def _create(self) -> IO[bytes]:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -149,11 +145,7 @@ def check_writable(results: Path, *folders: str) -> None:
     """Find out before the first cell, not after it, that results cannot be kept."""
     for folder in (results, *(results / name for name in ("ledger", *folders))):
         probe = folder / f".probe-{secrets.token_hex(4)}"
-        try:
+        with failing_clearly(f"the results folder '{folder}' cannot be written", "; choose another with --results"):
             folder.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"1")
             probe.unlink()
-        except OSError as error:
-            raise UserError(
-                f"the results folder '{folder}' cannot be written ({error.strerror}); choose another with --results"
-            ) from error

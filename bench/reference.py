@@ -33,10 +33,12 @@ def is_reference(results: Path) -> bool:
 
 
 def folder_to_read(named: Path | None) -> Path:
-    """Return what the user named, else the own results if there are any, else the reference."""
-    if named is not None:
-        return named
-    return OWN if any((OWN / "ledger").glob("*.jsonl")) else Path(os.path.relpath(REFERENCE))
+    """Return the folder that the user named, else the own results if there are any, else the reference."""
+    own = any((OWN / "ledger").glob("*.jsonl"))
+    results = named or (OWN if own else Path(os.path.relpath(REFERENCE)))
+    if not results.is_dir():
+        raise UserError(f"there is no results folder '{results}'; name one with --results, or run something first")
+    return results
 
 
 def open_reference(results: Path) -> tuple[Ledger | None, str]:

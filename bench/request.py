@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from bench.cells import Cell, Protocol, make_cells
-from bench.console import say, waiting_for
+from bench.console import say, waiting_for, warn
 from bench.datasets.catalogue import Dataset, resolve
 from bench.datasets.passports import passport
 from bench.datasets.store import Stored, cache_root, expected_size, find_root, find_stored, open_dataset, spelled_out
@@ -23,8 +24,8 @@ from bench.files import free_space
 from bench.lanes import Winners, find_winners, warning_lines
 from bench.metrics import find_metric
 from bench.model import Model
-from bench.plugins import Plugins, load_plugins
-from bench.records import COST, OK, Record, parse_statuses
+from bench.plugins import load_plugins
+from bench.records import COST, parse_statuses
 from bench.reference import OWN
 from bench.registry import resolve_models, scan
 from bench.runner import RunOptions
@@ -36,17 +37,11 @@ from bench.studies import Study
 USUAL_TRIALS = 10
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was typed, word for word. With a study, None leaves models, datasets or trials to it."""
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """What `run` and `tune` both take, word for word as it was typed."""
 
-    models: str | None = "all"
-    datasets: str | None = "digits"
-    trials: int | None = 10
     seed: int = 0
-    split: str = "fresh"
-    split_ratio: str | None = None
-    settings: str = "author"
     overrides: tuple[str, ...] = ()
     max_epochs: int | None = None
     jobs: int | None = None  # and threads: None is for what suits the cells
@@ -55,9 +50,22 @@ class Request:
     executor: str = LOCAL
     data: Path | None = None
     results: Path = OWN
-    reuse_reference: bool = False
     memory_limit: str | None = None
     time_limit: str | None = None
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request(Typed):
+    """What `run` takes beside. With a study, None leaves models, datasets or trials to it."""
+
+    models: str | None = "all"
+    datasets: str | None = "digits"
+    trials: int | None = 10
+    split: str = "fresh"
+    split_ratio: str | None = None
+    settings: str = "author"
+    reuse_reference: bool = False
     retry: str | None = None
     redo: bool = False
     dry_run: bool = False
@@ -65,7 +73,25 @@ class Request:
     pilot_limit: str = "10m"
     budget: str | None = None
     study: str | None = None
-    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TuneRequest(Typed):
+    """What `tune` takes beside."""
+
+    models: str
+    datasets: str = "small"
+    trials: int | None = None
+    hours: float | None = None
+    space: str = "wide"
+    sampler: str = "tpe"
+    objective: str = "accuracy"
+    prune: bool | None = None
+    name: str | None = None
+    storage: str | None = None
+
+
+AnyRequest = TypeVar("AnyRequest", Request, TuneRequest)
 
 
 @dataclass
@@ -83,35 +109,31 @@ class Plan:
     winners: Winners = field(default_factory=dict)  # where tuned settings come from
 
 
-def make_options(request: Request) -> RunOptions:
+def make_options(request: Request | TuneRequest) -> RunOptions:
     """How cells are run."""
-    return RunOptions(
+    options = RunOptions(
         memory_limit=None if request.memory_limit is None else parse_size(request.memory_limit),
         time_limit=None if request.time_limit is None else parse_duration(request.time_limit),
-        retry=frozenset() if request.retry is None else parse_statuses(request.retry),
-        redo=request.redo,
-        private_arrays=request.redo,
         threads=request.threads or max(1, usable_processors() // (request.jobs or 1)),
         device=resolve_devices(request.device)[0],
         executor=request.executor,
         cache_folder=cache_root() / "prepared",
     )
+    if isinstance(request, TuneRequest):
+        return replace(options, progress_interval=0.0)  # pruning must not depend on the clock
+    retry = frozenset() if request.retry is None else parse_statuses(request.retry)
+    return replace(options, retry=retry, redo=request.redo, private_arrays=request.redo)
 
 
 def make_plan(request: Request, console: Console, errors: Console, study: Study | None = None) -> Plan:
     """The cells that were asked for, with their datasets opened; what is in the way is said and noted."""
     check_results(request.results)
-    plugins = load_plugins(request.plugins)
-    plan = Plan(bad=list(plugins.broken), paths=plugins.paths)
-    for reason in plugins.broken:
-        say(errors, f"warning: {reason}")
+    plan = Plan()
+    request = use_plugins(request, plan, errors)
     if study is not None and study.purpose == COST and (request.jobs or 1) > 1:
         raise UserError(f"the study {study.name} runs one cell at a time; leave out --jobs")
-    if plugins.broken:
-        request = _drop_unknown_names(request, plan, plugins, errors)
     conditions = _conditions(request, study)
-    for reason in scan().broken.values():  # known now that the models have been imported
-        say(errors, f"warning: {reason}")
+    warn(errors, *scan().broken.values())  # known now that the models have been imported
     plan.models = list({model.name: model for model, _, _ in conditions}.values())
     plan.datasets = list({dataset.name: dataset for _, dataset, _ in conditions}.values())
     trials = request.trials or (study.trials if study else None) or USUAL_TRIALS
@@ -136,7 +158,7 @@ def make_plan(request: Request, console: Console, errors: Console, study: Study 
         for model, dataset, settings in conditions
     ]
     for dataset in plan.datasets:
-        _open(plan, dataset, request, console, errors)
+        add_dataset(plan, dataset, request.data, partial(rule_for, mode=request.split), console, errors)
     for model, dataset, settings in resolved:
         if dataset.name in plan.stored:
             fingerprint = plan.stored[dataset.name].graph.fingerprint
@@ -147,8 +169,7 @@ def make_plan(request: Request, console: Console, errors: Console, study: Study 
     plan.cells = in_turn(plan.cells)
     for line in [*notes, *fallback_lines(plan.cells, request.settings)]:
         say(console, line)
-    for line in warning_lines(plan.winners, plan.cells, plan.stored, plan.models):
-        say(errors, f"warning: {line}")
+    warn(errors, *warning_lines(plan.winners, plan.cells, plan.stored, plan.models))
     return plan
 
 
@@ -174,8 +195,12 @@ def _check_overrides(request: Request, study: Study | None) -> None:
             raise UserError(f"--set {key}: the study {study.name} sets it itself; run it without the study instead")
 
 
-def _drop_unknown_names(request: Request, plan: Plan, plugins: Plugins, errors: Console) -> Request:
-    """The request without the names that may be a broken plug-in's own."""
+def use_plugins(request: AnyRequest, plan: Plan, errors: Console) -> AnyRequest:
+    """Load the plug-ins; return the request without the names that may be a broken one's, and say which."""
+    plugins = load_plugins(request.plugins)
+    plan.paths = plugins.paths
+    plan.bad += plugins.broken
+    warn(errors, *plugins.broken)
 
     def known(names: str | None, find: Callable[[str], object]) -> str | None:
         if names is None:  # the study's own, which no plug-in has a part in
@@ -186,7 +211,11 @@ def _drop_unknown_names(request: Request, plan: Plan, plugins: Plugins, errors: 
             say(errors, line)
         return kept
 
-    return replace(request, models=known(request.models, resolve_models), datasets=known(request.datasets, resolve))
+    names: dict[str, Any] = {
+        "models": known(request.models, resolve_models),
+        "datasets": known(request.datasets, resolve),
+    }
+    return replace(request, **names)
 
 
 def in_turn(cells: Sequence[Cell]) -> list[Cell]:
@@ -199,11 +228,19 @@ def in_turn(cells: Sequence[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: (order.index(cell.dataset), cell.labels["trial"]))
 
 
-def _open(plan: Plan, dataset: Dataset, request: Request, console: Console, errors: Console) -> None:
-    """Open a dataset, or note in one line why it stays out; the others go on."""
+def add_dataset(
+    plan: Plan,
+    dataset: Dataset,
+    data: Path | None,
+    rule_of: Callable[[str], str],
+    console: Console,
+    errors: Console,
+    advice: str = "name a larger graph or another --split-ratio",
+) -> None:
+    """Open a dataset that `rule_of` its split rule can divide, or note in one line why it stays out."""
     try:
-        stored = open_here(dataset, request.data, console, errors)
-        check_split(dataset, stored, rule_for(spelled_out(dataset, stored).split_rule, request.split))
+        stored = open_here(dataset, data, console, errors)
+        check_split(dataset, stored, rule_of(spelled_out(dataset, stored).split_rule), advice)
         plan.stored[dataset.name] = stored
     except MissingData as error:
         plan.missing.append(f"missing: {error}")
@@ -223,13 +260,11 @@ def open_here(dataset: Dataset, data: Path | None, console: Console, errors: Con
         raise BadData(f"{dataset.title} takes more memory than there is") from None
     warning = passport(dataset, stored).warning
     if warning:
-        say(errors, f"warning: {warning}")
+        warn(errors, warning)
     return stored
 
 
-def check_split(
-    dataset: Dataset, stored: Stored, rule: str, advice: str = "name a larger graph or another --split-ratio"
-) -> None:
+def check_split(dataset: Dataset, stored: Stored, rule: str, advice: str) -> None:
     """Refuse a graph that this rule cannot divide, with which seed makes no difference, or its metric cannot judge."""
     graph = stored.graph
     try:
@@ -284,10 +319,10 @@ def fallback_lines(cells: Sequence[Cell], lane: str) -> list[str]:
 # -- how it ends ----------------------------------------------------------------------------------------------------
 
 
-def exit_code(plan: Plan, records: dict[str, Record]) -> int:
-    """What `python -m bench` ends with after these records."""
+def exit_code(plan: Plan, failed: bool) -> int:
+    """What `python -m bench` ends with; `failed` is what came of that which could be run."""
     if plan.bad:
         return EXIT_USER_ERROR
     if plan.missing:
         return EXIT_MISSING_DATA
-    return EXIT_FAILED_CELLS if any(record["status"] != OK for record in records.values()) else EXIT_OK
+    return EXIT_FAILED_CELLS if failed else EXIT_OK

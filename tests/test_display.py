@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench import console as console_module
 from bench.cells import Cell
-from bench.commands.display import LiveDisplay, Progress, finished_line, make_display
+from bench.commands.display import Progress, finished_line, make_display
 from bench.console import show_table, waiting_for
 from bench.executors import Event
 from bench.planning.estimate import Forecaster
@@ -102,22 +102,22 @@ class Clock:
 def test_progress_counts_and_estimates() -> None:
     clock = Clock()
     cells = [make_cell(trial) for trial in range(4)]
-    progress = Progress({cell.key: cell for cell in cells}, Forecaster(), jobs=2, clock=clock)
+    progress = Progress(clock, waiting={cell.key: cell for cell in cells}, jobs=2)
     assert progress.line() == "0 of 4 done, 0 running, time left unknown"
-    progress.start(cells[0])
-    progress.start(cells[1])
+    progress.hear(Event("started", cells[0]))
+    progress.hear(Event("started", cells[1]))
     clock.now += 10
-    progress.finish(cells[0], make_record(cells[0], 10))
+    progress.hear(Event("finished", cells[0], record=make_record(cells[0], 10)))
     assert progress.line() == "1 of 4 done, 1 running, about 10.0 s left"  # 10 + 10 waiting, 0 of the running, two jobs
-    progress.finish(cells[1], make_record(cells[1], status="error"))
+    progress.hear(Event("finished", cells[1], record=make_record(cells[1], status="error")))
     assert progress.line() == "2 of 4 done, 0 running, 1 failed, about 10.0 s left"
-    progress.finish(cells[2], make_record(cells[2], 10))  # another process did it
-    progress.start(cells[3])
+    progress.hear(Event("finished", cells[2], record=make_record(cells[2], 10)))  # another process did it
+    progress.hear(Event("started", cells[3]))
     clock.now += 4
     assert progress.seconds_left() == pytest.approx(6)
     clock.now += 100
     assert progress.seconds_left() == 0
-    progress.finish(cells[3], make_record(cells[3], 104))
+    progress.hear(Event("finished", cells[3], record=make_record(cells[3], 104)))
     assert (progress.total, progress.finished, progress.failed) == (4, 4, 1)
     assert progress.seconds_left() == 0
 
@@ -125,8 +125,8 @@ def test_progress_counts_and_estimates() -> None:
 def test_the_first_of_its_kind_is_not_judged_by_others_for_ever() -> None:
     clock = Clock()
     known, new = make_cell(0), make_cell(0, model="other")
-    progress = Progress({cell.key: cell for cell in (known, new)}, Forecaster([make_record(known, 10)]), clock=clock)
-    progress.start(new)
+    progress = Progress(clock, {}, {cell.key: cell for cell in (known, new)}, Forecaster([make_record(known, 10)]))
+    progress.hear(Event("started", new))
     clock.now += 4
     assert progress.seconds_left() == pytest.approx(16)  # taken for a cell of 10 seconds, like the other
     clock.now += 7
@@ -135,9 +135,9 @@ def test_the_first_of_its_kind_is_not_judged_by_others_for_ever() -> None:
 
 
 def test_late_news_of_a_finished_cell_is_ignored() -> None:
-    progress = Progress({}, Forecaster())
-    progress.epoch(BASE, 3, 0.5)
-    progress.phase(BASE, "train")
+    progress = Progress()
+    progress.hear(Event("progress", BASE, epoch=3, val_accuracy=0.5))
+    progress.hear(Event("phase", BASE, phase="train"))
     assert progress.running == {}
 
 
@@ -181,7 +181,7 @@ def test_the_live_picture() -> None:
     console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     cells = [make_cell(0), make_cell(1)]
     display = make_display(console, cells, Forecaster([make_record(BASE, 10)]), 1)
-    assert isinstance(display, LiveDisplay)
+    assert display.live is not None
     display.on_event(Event("started", cells[1]))
     display.on_event(Event("phase", cells[1], phase="train"))
     display.on_event(Event("progress", cells[1], epoch=7, max_epochs=9, val_accuracy=0.8125))

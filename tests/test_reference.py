@@ -119,6 +119,7 @@ def test_agreement_is_judged_by_the_spread(tmp_path: Path, accuracies: list[floa
 
 def test_readers_take_own_results_where_there_are_any(reference: Path) -> None:
     assert folder_to_read(None).resolve() == reference.resolve()
+    Path("older").mkdir()
     assert folder_to_read(Path("older")) == Path("older")
     write_ledger(OWN, made_up_records("gcn", "photo", [90.0]))
     assert folder_to_read(None) == OWN

@@ -14,11 +14,12 @@ from test_cli import bench, graph, own_folders  # noqa: F401  fixtures
 from tuning_toys import Imagined
 
 from bench.cells import Cell
-from bench.commands.tune import TuneRequest, _Tune
+from bench.commands.tune import _Tune
 from bench.datasets.catalogue import resolve
 from bench.ledger import Ledger
 from bench.planning.estimate import Forecaster
 from bench.registry import find_model
+from bench.request import TuneRequest
 from bench.settings import resolve_settings
 from bench.splits import draw_split, sealed_nodes
 from bench.tuning.conclusion import asked_for

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from tuning_toys import ring_search
 
-from bench.commands.tune_display import LiveTrialDisplay, TrialDisplay, make_trial_display, trial_line
+from bench.commands.tune_display import TrialDisplay, trial_line
 from bench.executors import Event
 from bench.tuning.study import Budget, Trial
 
@@ -47,7 +47,7 @@ def test_before_the_first_trial_nothing_is_known() -> None:
 
 
 def test_in_a_file_every_trial_is_a_line() -> None:
-    display = make_trial_display(console(False), "gcn on ring:", Budget(trials=4), [], 1)
+    display = TrialDisplay(console(False), "gcn on ring:", Budget(trials=4), [], 1)
     with display:
         display.on_trials([FIRST], FIRST, "")
         display.on_trials([FIRST, FAILED], FAILED, "too much")
@@ -57,8 +57,8 @@ def test_in_a_file_every_trial_is_a_line() -> None:
 
 
 def test_on_a_terminal_a_picture_moves_and_only_failures_stay(tmp_path: Path) -> None:
-    display = make_trial_display(console(True), "gcn on ring:", Budget(trials=4), [], 1)
-    assert isinstance(display, LiveTrialDisplay)
+    display = TrialDisplay(console(True), "gcn on ring:", Budget(trials=4), [], 1)
+    assert display.live is not None
     display.on_trials([FIRST], FIRST, "")
     display.on_trials([FIRST, PRUNED], PRUNED, "")
     assert shown(display) == ""
@@ -72,4 +72,4 @@ def test_on_a_terminal_a_picture_moves_and_only_failures_stay(tmp_path: Path) ->
     picture = shown(display)
     assert "batch_size=8" in picture and "2/5" in picture and "75.00" in picture and "━" in picture
     display.on_event(Event("finished", cell))
-    assert display.running == {}
+    assert display.cells.running == {}

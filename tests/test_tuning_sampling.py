@@ -7,6 +7,7 @@ import itertools
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
 
 from bench.errors import UserError
 from bench.space import Even, Log, Space, Whole
@@ -18,14 +19,18 @@ FINITE: Space = {"hidden": (64, 128), "hops": Whole(2, 4)}
 
 def drawn(sampler: SlotSampler, space: Space, slots: list[int]) -> dict[int, dict[str, object]]:
     """What each slot gets when they are asked for in this order; every result is the slot's own number."""
-    study = optuna.create_study(sampler=sampler, direction="maximize")
+    study = optuna.create_study(direction="maximize")
     found = {}
     for slot in slots:
-        sampler.prepare(slot)
-        trial = study.ask(distributions(space))
-        found[slot] = dict(trial.params)
-        study.tell(trial, float(slot))
+        found[slot] = sampler.draw(slot, study)
+        add(study, found[slot], space, float(slot))
     return found
+
+
+def add(study: optuna.Study, settings: dict[str, object], space: Space, value: float | None) -> None:
+    """A complete trial with this value, or one that is running."""
+    state = TrialState.RUNNING if value is None else TrialState.COMPLETE
+    study.add_trial(create_trial(state=state, params=settings, distributions=distributions(space), value=value))
 
 
 def test_a_space_in_optunas_words() -> None:
@@ -58,11 +63,8 @@ def test_tpe_goes_on_as_if_it_had_never_stopped() -> None:
     study = optuna.create_study(direction="maximize")
     pieces: dict[int, dict[str, object]] = {}
     for slot in slots:  # a new sampler for every single trial
-        study.sampler = sampler = SlotSampler("tpe", 0, SPACE, None)
-        sampler.prepare(slot)
-        trial = study.ask(distributions(SPACE))
-        pieces[slot] = dict(trial.params)
-        study.tell(trial, float(slot))
+        pieces[slot] = SlotSampler("tpe", 0, SPACE, None).draw(slot, study)
+        add(study, pieces[slot], SPACE, float(slot))
     assert pieces == whole
 
 
@@ -72,15 +74,12 @@ def test_trials_that_are_running_change_nothing(running: int) -> None:
     found = []
     for others in (0, running):
         sampler = SlotSampler("tpe", 0, SPACE, None)
-        study = optuna.create_study(sampler=sampler, direction="maximize")
+        study = optuna.create_study(direction="maximize")
         for slot in range(15):
-            sampler.prepare(slot)
-            study.tell(study.ask(distributions(SPACE)), float(slot))
+            add(study, sampler.draw(slot, study), SPACE, float(slot))
         for other in range(others):
-            sampler.prepare(100 + other)
-            study.ask(distributions(SPACE))
-        sampler.prepare(15)
-        found.append(study.ask(distributions(SPACE)).params)
+            add(study, sampler.draw(100 + other, study), SPACE, None)
+        found.append(sampler.draw(15, study))
     assert found[0] == found[1]
 
 

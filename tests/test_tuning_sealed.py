@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from running import ring_dataset
 from tuning_toys import Imagined, drive, make_search, ring_search
 
-from bench.commands.tune import TuneRequest, tune_request
+from bench.commands.tune import tune_request
 from bench.datasets.catalogue import resolve
 from bench.datasets.store import Stored
 from bench.executors.local import LocalExecutor
 from bench.graph import UNKNOWN_LABEL, graph_fingerprint
 from bench.ledger import Ledger
 from bench.predictions import PredictionStore
+from bench.request import TuneRequest
 from bench.runner import Summary, run_stream
 from bench.splits import draw_split, is_scored, sealed_nodes, tuning_rule
 from bench.tuning.search import sealed_away

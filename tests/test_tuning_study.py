@@ -10,7 +10,7 @@ from typing import Any
 import optuna
 import pytest
 from optuna.storages.journal import JournalFileBackend, JournalStorage
-from tuning_toys import open_study, ring_search
+from tuning_toys import kill_while_asking, open_study, ring_search
 
 from bench.errors import UserError
 from bench.space import Space, Whole
@@ -91,14 +91,24 @@ def test_one_killed_between_its_result_and_its_end_is_done_again(search: Search,
     other.close()
 
 
-def test_a_trial_that_nobody_signed_is_cleaned_away_after_a_while(
+def test_a_driver_that_is_killed_before_its_sign_of_life_leaves_nothing_that_runs(
     search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    killed, budget = open_study(search, tmp_path), Budget(trials=2)
+    kill_while_asking(killed, monkeypatch)
+    other = open_study(search, tmp_path)
+    assert other.live_slots() == set() and states(other) == ["WAITING"] and other.next_slot(budget) == 0
+    found = asked(other, budget)
+    assert found.slot == 0 and states(other) == ["WAITING", "RUNNING"]
+    assert other.tell(found, "ok", "cell", 1.0, 0.5, 1.0) and other.next_slot(budget) == 1
+    other.close()
+
+
+def test_a_trial_that_tune_did_not_make_is_left_alone(search: Search, tmp_path: Path) -> None:
     tuning = open_study(search, tmp_path)
-    tuning.study.ask(tuning.distributions)  # and here its driver was killed
-    assert tuning.live_slots() == set() and states(tuning) == ["RUNNING"]  # it may be on its way
-    monkeypatch.setattr("bench.tuning.study.UNSIGNED", -1)
-    assert tuning.live_slots() == set() and states(tuning) == ["FAIL"]
+    tuning.study.ask()
+    assert tuning.live_slots() == set() and tuning.next_slot(Budget(trials=2)) == 0
+    assert tuning.trials() == [] and states(tuning) == ["RUNNING"]
     tuning.close()
 
 
@@ -227,7 +237,7 @@ def test_without_heartbeats_a_driver_is_taken_for_dead(
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_tpe_repeats_no_settings_while_there_are_new_ones(sampler: str, tmp_path: Path) -> None:
     space: Space = {"hidden": (2, 4), "layers": Whole(1, 5)}
-    tuning = open_tuning("ten", {}, space, SlotSampler(sampler, 0, space, None), False, None, tmp_path / "ten.journal")
+    tuning = open_tuning("ten", {}, SlotSampler(sampler, 0, space, None), False, None, tmp_path / "ten.journal")
     for _ in range(12):  # TPE would stay with what is best: the largest number of layers
         trial = asked(tuning, Budget(trials=12))
         tuning.tell(trial, "ok", "cell", 1.0, trial.settings["layers"] / 10, 1.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from running import ring_dataset
 from toy_models import Toy
 
@@ -136,8 +137,19 @@ def make_search(dataset: Dataset, stored: Stored, **options: Any) -> Search:
 
 def open_study(search: Search, results: Path, url: str | None = None, name: str = "toys") -> Tuning:
     sampler = SlotSampler(search.sampler, search.seed, search.space, search.first)
-    pareto = len(search.objective) > 1
-    return open_tuning(name, search.identity(), search.space, sampler, pareto, url, results / "tuning" / "toys.journal")
+    return open_tuning(name, search.identity(), sampler, search.pareto, url, results / "tuning" / "toys.journal")
+
+
+def kill_while_asking(tuning: Tuning, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver die when it has written down its trial, and has not yet shown that it works on it."""
+
+    def die(trial_id: int) -> None:
+        raise KilledHere
+
+    monkeypatch.setattr(tuning.presence, "begin", die)
+    with pytest.raises(KilledHere):
+        tuning.ask(0)
+    tuning.close()
 
 
 def drive(

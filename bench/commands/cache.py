@@ -15,6 +15,7 @@ from rich.console import Console
 from bench.console import say, show_table
 from bench.datasets.store import cache_root
 from bench.errors import UserError
+from bench.files import failing_clearly
 from bench.prepared import list_entries
 from bench.sizes import format_duration, format_size
 
@@ -51,17 +52,15 @@ def clear_cache() -> None:
             raise UserError(f"the cache in {root} is in use by a run; clear it when that has ended") from None
         for name in DERIVED:
             folder = root / name
-            try:
+            with failing_clearly(f"the cache folder {folder} cannot be removed"):
                 if folder.exists():
                     shutil.rmtree(folder)
-            except OSError as error:
-                raise UserError(f"the cache folder {folder} cannot be removed ({error.strerror})") from error
     say(Console(), f"cleared {format_size(total)} from {root}")
 
 
 @contextlib.contextmanager
 def cache_in_use() -> Iterator[None]:
-    """Nobody clears the cache meanwhile; the kernel ends this for a run that is killed."""
+    """Keep the cache from being cleared meanwhile; the kernel ends this for a run that is killed."""
     with _lock_file(cache_root()) as lock:
         if lock is not None:
             fcntl.flock(lock, fcntl.LOCK_SH)
@@ -70,7 +69,7 @@ def cache_in_use() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_file(root: Path) -> Iterator[IO[str] | None]:
-    """None where it cannot be written: then nothing can be removed either, and whoever needs the cache will say so."""
+    """None where it cannot be written: then nothing can be removed either, and what needs the cache will say so."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         file = (root / ".in-use").open("a")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,6 +21,8 @@ from bench.sizes import format_duration
 if TYPE_CHECKING:
     from bench.executors import Event
 
+AnyScreen = TypeVar("AnyScreen", bound="Screen")
+
 
 @dataclass
 class Running:
@@ -35,14 +36,71 @@ class Running:
 
 
 @dataclass
-class Progress:
-    """How far a run has come; knows nothing of how it is shown."""
+class RunningCells:
+    """The cells at work by key; knows nothing of how they are shown."""
 
-    waiting: dict[str, Cell]  # by key
-    estimator: Forecaster
-    jobs: int = 1
     clock: Callable[[], float] = time.monotonic
     running: dict[str, Running] = field(default_factory=dict)
+
+    def hear(self, event: Event) -> None:
+        """Take in what happens to a cell; late news of a finished one is ignored."""
+        key = event.cell.key
+        if event.kind == "started":
+            self.running[key] = Running(event.cell, self.clock())
+        elif event.kind == "finished":
+            self.running.pop(key, None)
+        elif key in self.running:
+            shown = self.running[key]
+            shown.phase = event.phase or shown.phase
+            if event.kind == "progress":
+                shown.epoch, shown.accuracy = event.epoch, event.val_accuracy
+
+    def table(self, columns: Sequence[str], describe: Callable[[Cell], Sequence[str]]) -> Table:
+        """Draw a row per cell: what describes it in these columns, and how far it is."""
+        table = Table(*columns, "phase", "epoch", "val %", "elapsed", box=None, pad_edge=False)
+        for running in list(self.running.values()):  # a copy: another thread draws
+            table.add_row(
+                *describe(running.cell),
+                running.phase,
+                "" if running.epoch is None else f"{running.epoch}/{running.cell.config['max_epochs']}",
+                "" if running.accuracy is None else f"{100 * running.accuracy:.2f}",
+                format_duration(self.clock() - running.since),
+            )
+        return table
+
+
+class Screen:
+    """A picture that redraws itself as long as it is open, if this is a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live = (
+            Live(get_renderable=self.picture, console=console, refresh_per_second=4, transient=True)
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self: AnyScreen) -> AnyScreen:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def picture(self) -> Group:
+        """Draw what is going on."""
+        raise NotImplementedError
+
+
+@dataclass
+class Progress(RunningCells):
+    """How far a run has come."""
+
+    waiting: dict[str, Cell] = field(default_factory=dict)  # by key
+    estimator: Forecaster = field(default_factory=Forecaster)
+    jobs: int = 1
     finished: int = 0
     failed: int = 0
 
@@ -50,24 +108,14 @@ class Progress:
     def total(self) -> int:
         return len(self.waiting) + len(self.running) + self.finished
 
-    def start(self, cell: Cell) -> None:
-        self.waiting.pop(cell.key, None)
-        self.running[cell.key] = Running(cell, self.clock())
-
-    def phase(self, cell: Cell, name: str) -> None:
-        if cell.key in self.running:
-            self.running[cell.key].phase = name
-
-    def epoch(self, cell: Cell, epoch: int, accuracy: float) -> None:
-        if cell.key in self.running:
-            self.running[cell.key].epoch, self.running[cell.key].accuracy = epoch, accuracy
-
-    def finish(self, cell: Cell, record: Record) -> None:
-        self.waiting.pop(cell.key, None)  # another process may have done it without our starting it
-        self.running.pop(cell.key, None)
-        self.finished += 1
-        self.failed += record["status"] != OK
-        self.estimator.add(record)
+    def hear(self, event: Event) -> None:
+        super().hear(event)
+        if event.kind in ("started", "finished"):  # another process may have done it without our starting it
+            self.waiting.pop(event.cell.key, None)
+        if event.record is not None:
+            self.finished += 1
+            self.failed += event.record["status"] != OK
+            self.estimator.add(event.record)
 
     def seconds_left(self) -> float | None:
         """By the records of this and earlier runs; None while there is nothing to judge by."""
@@ -109,73 +157,33 @@ def finished_line(cell: Cell, record: Record) -> str:
     )
 
 
-class Display:
-    """Hears what happens to cells and shows it; this is the plain form, which the live one extends."""
+class Display(Screen):
+    """Hears what happens to cells and shows it; on a terminal, only failures stay behind above the picture."""
 
     def __init__(self, console: Console, progress: Progress) -> None:
-        self.console, self.progress = console, progress
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
+        self.progress = progress
+        super().__init__(console)  # draws the first picture
 
     def on_event(self, event: Event) -> None:
-        if event.kind == "started":
-            self.progress.start(event.cell)
-        elif event.kind == "phase":
-            self.progress.phase(event.cell, event.phase)
-        elif event.kind == "progress":
-            self.progress.epoch(event.cell, event.epoch, event.val_accuracy)
-        else:
-            assert event.record is not None
-            self.progress.finish(event.cell, event.record)
-            self.show_finished(event.cell, event.record, elsewhere=event.elsewhere)
-
-    def show_finished(self, cell: Cell, record: Record, elsewhere: bool) -> None:
-        count = f"[{self.progress.finished}/{self.progress.total}]"
-        say(self.console, f"{count} {finished_line(cell, record)}{' (by another run)' if elsewhere else ''}")
-
-
-class LiveDisplay(Display):
-    """A picture that redraws itself; only failures stay behind above it."""
-
-    def __init__(self, console: Console, progress: Progress) -> None:
-        super().__init__(console, progress)
-        self._live = Live(get_renderable=self.picture, console=console, refresh_per_second=4, transient=True)
-
-    def __enter__(self) -> Display:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show_finished(self, cell: Cell, record: Record, elsewhere: bool) -> None:
-        if record["status"] != OK:
-            say(self.console, finished_line(cell, record))
+        """Take in what happened, and show what is finished."""
+        self.progress.hear(event)
+        if event.record is None:
+            return
+        line = finished_line(event.cell, event.record)
+        if not self.live:
+            count = f"[{self.progress.finished}/{self.progress.total}]"
+            say(self.console, f"{count} {line}{' (by another run)' if event.elsewhere else ''}")
+        elif event.record["status"] != OK:
+            say(self.console, line)
 
     def picture(self) -> Group:
-        table = Table("model", "dataset", "trial", "phase", "epoch", "val %", "elapsed", box=None, pad_edge=False)
-        for running in list(self.progress.running.values()):
-            table.add_row(
-                f"{running.cell.model} {running.cell.changes}".strip(),
-                running.cell.dataset,
-                str(running.cell.labels.get("trial", "")),
-                running.phase,
-                "" if running.epoch is None else f"{running.epoch}/{running.cell.config['max_epochs']}",
-                "" if running.accuracy is None else f"{100 * running.accuracy:.2f}",
-                format_duration(self.progress.clock() - running.since),
-            )
+        table = self.progress.table(
+            ["model", "dataset", "trial"],
+            lambda cell: [f"{cell.model} {cell.changes}".strip(), cell.dataset, str(cell.labels.get("trial", ""))],
+        )
         return Group(table, Text(self.progress.line(), style="bold"))
 
 
 def make_display(console: Console, cells: Iterable[Cell], estimator: Forecaster, jobs: int) -> Display:
-    """The display that suits where the output goes."""
-    progress = Progress({cell.key: cell for cell in cells}, estimator, jobs)
-    return (LiveDisplay if console.is_terminal else Display)(console, progress)
+    """Return the display of a run."""
+    return Display(console, Progress(waiting={cell.key: cell for cell in cells}, estimator=estimator, jobs=jobs))

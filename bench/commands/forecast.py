@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.cells import Cell, capped
 from bench.commands.display import make_display
-from bench.console import say, show_table
+from bench.console import say, show_table, warn
 from bench.errors import UserError
 from bench.executors import make_executor
 from bench.ledger import Ledger, check_writable
@@ -41,7 +41,7 @@ from bench.splits import draw_split
 from bench.table import describe_settings
 from bench.text import counted
 
-PILOTS = "pilots"  # a ledger of its own below the results: a training of two epochs is nobody's result
+PILOTS = "pilots"  # a separate ledger below the results: a training of two epochs is no result
 LOOKS = 2  # evaluations in a pilot: what lies between the first and the second is free of what is paid once
 
 
@@ -87,8 +87,7 @@ def expect(plan: Plan, todo: Sequence[Cell], forecaster: Forecaster, errors: Con
     """The conditions of the plan, judged by records and asked what they will keep on disk."""
     conditions = make_conditions(plan.cells, todo)
     judge(conditions, forecaster, RECORDS)
-    for line in ask_models(conditions, plan.models, plan.stored).values():
-        say(errors, f"warning: {line}")
+    warn(errors, *ask_models(conditions, plan.models, plan.stored).values())
     return conditions
 
 
@@ -254,7 +253,7 @@ def _show_space(console: Console, conditions: Sequence[Condition], room: Room) -
     say(console, f"peak memory {memory}; prepared arrays {disk} ({format_size(room.free)} free)")
     warning = space_warning(conditions, room)
     if warning:
-        say(console, f"warning: {warning}")
+        warn(console, warning)
 
 
 def _show_budget(console: Console, conditions: Sequence[Condition], jobs: int, budget: float) -> None:

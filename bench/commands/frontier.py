@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bench.cells import Cell, capped
 from bench.console import say, show_table
-from bench.errors import EXIT_FAILED_CELLS, UserError
+from bench.errors import UserError
 from bench.executors import make_executor
 from bench.executors.devices import capacity_of
 from bench.ledger import Ledger, check_writable
@@ -89,8 +89,7 @@ def search_frontiers(request: Request, plan: Plan, options: RunOptions, console:
     search.ledger.close()
     if found:
         _show(console, plan, found)
-    code = exit_code(plan, {})
-    return code or (EXIT_FAILED_CELLS if any(not result.complete for _, result in found) else code)
+    return exit_code(plan, failed=not all(result.complete for _, result in found))
 
 
 def _most_that_is_free(device: str) -> int:

@@ -18,7 +18,7 @@ from bench.text import counted, nearest, settings_as_typed
 
 def show_status(results: Path) -> None:
     """Counts per dataset and model, with the statuses of what failed."""
-    console, ledger = Console(), _open(results)
+    console, ledger = Console(), Ledger(results)
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for record in _standing(ledger):
         counts[record["dataset"], record["model"]][record["status"]] += 1
@@ -49,7 +49,7 @@ def show_failures(model: str, dataset: str, results: Path, tuning: bool = False)
     """
     from bench.registry import scan
 
-    console, ledger = Console(), _open(results)
+    console, ledger = Console(), Ledger(results)
     name = scan().card(model).name
     of_model = [record for record in _standing(ledger) if record["model"] == name]
     known = sorted({record["dataset"] for record in of_model})
@@ -101,12 +101,6 @@ def _spellings(word: str) -> list[str]:
 
     names = [item.name for item in datasets().values() if word.lower() in (item.name, *item.aliases)]
     return [word, *names, Path(word).name, Path(word).stem]
-
-
-def _open(results: Path) -> Ledger:
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results")
-    return Ledger(results)
 
 
 def _place(note: str) -> tuple[str, str]:

@@ -52,7 +52,7 @@ def _explanations(model: type[Model], lanes: Mapping[str, Mapping[str, Mapping[s
 
 
 def by_value(name: str, datasets: Mapping[str, Mapping[str, Any]]) -> str:
-    """What a lane sets this to, and for which datasets, unless for all of its own: `16 (pubmed), 64 (photo, cs)`."""
+    """What a lane sets this to, and for which datasets, unless for all that it has: `16 (pubmed), 64 (photo, cs)`."""
     having: dict[str, list[str]] = {}
     for dataset, settings in datasets.items():
         if name in settings:

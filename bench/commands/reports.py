@@ -14,9 +14,10 @@ from rich.console import Console
 
 from bench.commands.paper import paper_sections, published_accuracy
 from bench.commands.stored import check_predictions
-from bench.console import say, show_table, waiting_for
+from bench.console import say, show_table, waiting_for, warn
 from bench.datasets.catalogue import Dataset, resolve
 from bench.errors import EXIT_FAILED_CELLS, EXIT_OK, UserError
+from bench.files import failing_clearly
 from bench.ledger import Ledger
 from bench.model import Model
 from bench.records import FRONTIER
@@ -45,13 +46,9 @@ def write_report(named: Path | None, folder: Path | None, setting: Setting) -> i
         path = reports / name
         if path.is_file() and path.read_bytes() == content:
             continue
-        try:
+        with failing_clearly(f"{path} cannot be written", "; choose another folder with --reports"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be written ({error.strerror}); choose another folder with --reports"
-            ) from error
         written += 1
     for path in outdated:
         path.unlink()
@@ -66,16 +63,13 @@ def _folders(named: Path | None, folder: Path | None) -> tuple[Path, Path]:
 
 
 def _build(results: Path, setting: Setting, console: Console, errors: Console) -> Report:
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results, or run something first")
     check_lane(setting.lane, models().values())
     with waiting_for(console, "building the report"):
         reference, reason = open_reference(results)
         report = build_report(results, setting, reference)
     if reason:
         say(errors, f"note: {reason}")
-    for warning in report.warnings:
-        say(errors, f"warning: {warning}")
+    warn(errors, *report.warnings)
     return report
 
 
@@ -94,7 +88,7 @@ def _left_over(reports: Path, report: Report) -> list[Path]:
 
 
 def _written_before(reports: Path) -> set[Path]:
-    """What the report that is there says it consists of: whatever else is in the folder is somebody's own."""
+    """What the report that is there says it consists of: whatever else is in the folder is the user's."""
     contents = reports / CONTENTS
     if not contents.is_file():
         return set()
@@ -144,8 +138,6 @@ def _comparable(name: str, content: bytes, pictures: bool) -> bytes:
 def compare(first: str, second: str, names: str, named: Path | None, mode: str) -> int:
     """The paired comparison of two models, or of one model under two settings, dataset by dataset."""
     console, results = Console(), folder_to_read(named)
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results")
     evidence = Evidence(Ledger(results), open_reference(results)[0])
     sides = [_side(text) for text in (first, second)]
     rows = []
@@ -203,23 +195,18 @@ def _verdict(result: PairedComparison) -> str:
 def pack(named: Path | None, folder: Path | None, archive: Path) -> int:
     """One archive for a reviewer: ledger, predictions, tuned settings, memory frontiers, passports, reports."""
     console, (results, reports) = Console(), _folders(named, folder)
-    if not results.is_dir():
-        raise UserError(f"there is no results folder '{results}'; name one with --results")
     parts = ("ledger", "predictions", "tuning", *TUNED_LANES, FRONTIER)
     members = {f"results/{name}": path for name, path in _files(results, parts)}
     if reports.is_dir():
         members |= {f"reports/{name}": path for name, path in _files(reports, ("",))}
     contents = {"passports.json": _passports(results), "environments.json": _environments(results)}
-    try:
-        with tarfile.open(archive, "w:gz") as file:
-            for name, path in sorted(members.items()):
-                file.add(path, name, filter=_anonymous)
-            for name, text in contents.items():
-                info = tarfile.TarInfo(name)
-                info.size = len(text)
-                file.addfile(info, io.BytesIO(text))
-    except OSError as error:
-        raise UserError(f"{archive} cannot be written ({error.strerror})") from error
+    with failing_clearly(f"{archive} cannot be written"), tarfile.open(archive, "w:gz") as file:
+        for name, path in sorted(members.items()):
+            file.add(path, name, filter=_anonymous)
+        for name, text in contents.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            file.addfile(info, io.BytesIO(text))
     say(console, f"{len(members) + len(contents)} files in {archive}")
     return EXIT_OK
 

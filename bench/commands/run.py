@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import psutil
@@ -15,7 +15,7 @@ from bench.commands.forecast import Looks, expect, find_room_for, show_forecast
 from bench.commands.frontier import search_frontiers
 from bench.commands.outcome import elsewhere_line, opening_line, show_summary
 from bench.commands.paper import find_study
-from bench.console import say
+from bench.console import say, warn
 from bench.environment import processor, usable_processors
 from bench.errors import UserError
 from bench.executors import make_executor
@@ -24,7 +24,7 @@ from bench.ledger import Ledger, check_writable
 from bench.planning.estimate import Forecaster
 from bench.planning.forecast import space_warning
 from bench.planning.sharing import are_small, cells_at_once
-from bench.records import COST, FRONTIER
+from bench.records import COST, FRONTIER, OK, Record
 from bench.reference import Reference, open_reference
 from bench.registry import source_hash
 from bench.request import Plan, Request, exit_code, make_options, make_plan
@@ -55,7 +55,7 @@ def _run_request(request: Request, looks: Looks) -> int:
     study = None if request.study is None else find_study(request.study)
     plan = make_plan(request, console, errors, study)
     if not plan.cells:
-        return exit_code(plan, {})
+        return exit_code(plan, failed=False)
     options = replace(options, paths=plan.paths, purpose=plan.purpose)
     if plan.purpose == FRONTIER:
         return search_frontiers(request, plan, options, console)
@@ -68,8 +68,7 @@ def _run_request(request: Request, looks: Looks) -> int:
         todo, more = pending(todo, archive, options)
         answered |= more
     jobs, options = share_machine(request, plan, todo, options, devices)
-    for warning in ledger.warnings:
-        say(errors, f"warning: {warning}")
+    warn(errors, *ledger.warnings)
     known = ledger if archive is None else [*ledger, *archive]
     estimator = Forecaster(known)
     if request.dry_run:
@@ -77,14 +76,14 @@ def _run_request(request: Request, looks: Looks) -> int:
     else:
         conditions = expect(plan, todo, Forecaster(known, options.threads, devices[0]), errors)
         if warning := space_warning(conditions, find_room_for(options)):
-            say(errors, f"warning: {warning}")
+            warn(errors, warning)
         say(console, opening_line(plan.cells, todo, estimator, request.results, jobs))
     present = {model.name: source_hash(model) for model in plan.models}
     for line in (older_code_line(answered.values(), present), elsewhere_line(answered.values(), processor())):
         if line:
             say(console, line)
     if request.dry_run:
-        return exit_code(plan, answered)
+        return exit_code(plan, any_failed(answered))
 
     records, interrupted = dict(answered), False
     if todo:
@@ -97,7 +96,12 @@ def _run_request(request: Request, looks: Looks) -> int:
     show_summary(console, plan, records, request, Reference(archive))
     if interrupted:
         raise KeyboardInterrupt
-    return exit_code(plan, records)
+    return exit_code(plan, any_failed(records))
+
+
+def any_failed(records: Mapping[str, Record]) -> bool:
+    """Whether a cell ended otherwise than well."""
+    return any(record["status"] != OK for record in records.values())
 
 
 def share_machine(

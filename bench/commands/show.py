@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.commands.paper import studies
-from bench.console import say, show_table, waiting_for
+from bench.console import say, show_table, waiting_for, warn
 from bench.errors import EXIT_OK, EXIT_USER_ERROR, UserError
 from bench.text import nearest
 
@@ -39,8 +39,7 @@ def list_names(what: str, plugins: Sequence[str] = ()) -> int:
         _list_studies(console, list(studies().values()))
     if what not in KINDS:
         _list_one(console, what)
-    for reason in broken:
-        say(Console(stderr=True), f"warning: {reason}")
+    warn(Console(stderr=True), *broken)
     return EXIT_USER_ERROR if broken else EXIT_OK
 
 
@@ -87,8 +86,7 @@ def _list_models(console: Console, models: Iterable[Card]) -> None:
     show_table(console, ["model", "aliases", "group", "settings", "paper"], rows)
     say(console, "Settings: lane (datasets it has settings for); all other cells use the model's defaults.")
     say(console, f"Groups of models: {', '.join(registry.groups)}. `list MODEL` shows a model's settings.")
-    for reason in registry.broken.values():
-        say(Console(stderr=True), f"warning: {reason}")
+    warn(Console(stderr=True), *registry.broken.values())
 
 
 def _lanes(model: Card) -> str:

@@ -2,86 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 
-import sqlalchemy.exc
-from optuna.exceptions import StorageInternalError
 from rich.console import Console
 
 from bench.cells import Protocol
 from bench.commands.cache import cache_in_use
-from bench.commands.tune_display import make_trial_display, written
-from bench.console import say
+from bench.commands.tune_display import TrialDisplay, written
+from bench.console import say, warn
 from bench.datasets.catalogue import Dataset, resolve
-from bench.datasets.store import Stored, cache_root, spelled_out
-from bench.environment import usable_processors
-from bench.errors import (
-    EXIT_FAILED_CELLS,
-    EXIT_MISSING_DATA,
-    EXIT_OK,
-    EXIT_USER_ERROR,
-    BadData,
-    MissingData,
-    UserError,
-)
-from bench.executors import LOCAL, make_executor
+from bench.datasets.store import Stored, spelled_out
+from bench.errors import UserError
+from bench.executors import make_executor
 from bench.executors.devices import resolve_devices
 from bench.lanes import find_winner, winner_path
 from bench.ledger import Ledger, check_writable
 from bench.model import Model
 from bench.planning.estimate import Forecaster
-from bench.plugins import Plugins, load_plugins
 from bench.predictions import PredictionStore
 from bench.reference import OWN
 from bench.registry import resolve_models, scan
-from bench.request import check_split, open_here
+from bench.request import Plan, TuneRequest, add_dataset, exit_code, make_options, use_plugins
 from bench.reuse import this_machine
-from bench.runner import RunOptions, run_stream
+from bench.runner import run_stream
 from bench.settings import CHEAP_LANE, TUNED_LANE, parse_overrides
-from bench.sizes import format_duration, parse_duration, parse_size
+from bench.sizes import format_duration
 from bench.splits import tuning_rule
-from bench.text import nearest
+from bench.text import counted, nearest
 from bench.tuning.choosing import best, best_so_far, cheapest, front, outcomes
 from bench.tuning.conclusion import importance, make_winner, write_trials
 from bench.tuning.driver import Driver
 from bench.tuning.sampling import SlotSampler
 from bench.tuning.search import OBJECTIVES, Search, sealed_away
-from bench.tuning.study import Budget, OtherStudy, Trial, Tuning, count_trials, open_tuning
+from bench.tuning.storage import storage_errors
+from bench.tuning.study import Budget, OtherStudy, Trial, Tuning, open_tuning
 from bench.tuning.winners import write_winner
-
-
-@dataclass(frozen=True)
-class TuneRequest:
-    """What was typed, word for word."""
-
-    model: str
-    datasets: str = "small"
-    trials: int | None = None
-    hours: float | None = None
-    space: str = "wide"
-    sampler: str = "tpe"
-    objective: str = "accuracy"
-    prune: bool | None = None
-    seed: int = 0
-    overrides: tuple[str, ...] = ()
-    max_epochs: int | None = None
-    name: str | None = None
-    storage: str | None = None
-    jobs: int = 1
-    threads: int | None = None
-    device: str = "auto"
-    executor: str = LOCAL
-    data: Path | None = None
-    results: Path = OWN
-    memory_limit: str | None = None
-    time_limit: str | None = None
-    plugins: tuple[str, ...] = ()
 
 
 def tune_request(request: TuneRequest) -> int:
@@ -100,69 +59,79 @@ class _Tune:
     """One call of `tune`."""
 
     def __init__(self, request: TuneRequest) -> None:
-        self.request = request
         self.console, self.errors = Console(), Console(stderr=True)
+        self.request, self.plan = request, Plan()
+        self.jobs = request.jobs or 1
         self.budget = Budget(request.trials, request.hours)
         self.devices = resolve_devices(request.device)
-        self.options = RunOptions(
-            memory_limit=None if request.memory_limit is None else parse_size(request.memory_limit),
-            time_limit=None if request.time_limit is None else parse_duration(request.time_limit),
-            threads=request.threads or max(1, usable_processors() // request.jobs),
-            cache_folder=cache_root() / "prepared",
-            progress_interval=0.0,  # pruning must not depend on the clock
-            device=self.devices[0],
-            executor=request.executor,
-        )
-        self.missing = self.bad = self.without_winner = 0
+        self.options = make_options(request)
+        self.without_winner = 0
 
     # -- all studies -------------------------------------------------------------------------------------------------
 
     def work(self) -> int:
-        request = self.request
-        plugins = load_plugins(request.plugins)
-        self.options = replace(self.options, paths=plugins.paths)
-        self.bad += len(plugins.broken)
-        for reason in plugins.broken:
-            say(self.errors, f"warning: {reason}")
-        models = resolve_models(self._known(request.model, resolve_models, plugins))
-        for reason in scan().broken.values():  # known now that the models have been imported
-            say(self.errors, f"warning: {reason}")
-        datasets = resolve(self._known(request.datasets, resolve, plugins))
-        searches = self._searches(models, datasets)
+        plan = self.plan
+        request = use_plugins(self.request, plan, self.errors)
+        self.options = replace(self.options, paths=plan.paths)
+        plan.models = resolve_models(request.models)
+        warn(self.errors, *scan().broken.values())  # known now that the models have been imported
+        plan.datasets = resolve(request.datasets)
+        searches = self._searches(plan.models, plan.datasets)
         if request.name is not None and len(searches) > 1:
             raise UserError(f"--name is for one study, but these are {len(searches)}: name one model and one dataset")
         check_writable(request.results, "predictions", "logs", "tuning")
-        stored = {dataset.name: found for dataset in datasets if (found := self._open(dataset)) is not None}
+        for dataset in plan.datasets:
+            add_dataset(plan, dataset, request.data, tuning_rule, self.console, self.errors, "name a larger graph")
+            if dataset.name in plan.stored:
+                plan.stored[dataset.name] = sealed_away(plan.stored[dataset.name])
         searches = [
-            replace(search, data=found.graph.fingerprint, dataset=spelled_out(search.dataset, found))
+            replace(search, data=stored.graph.fingerprint, dataset=spelled_out(search.dataset, stored))
             for search in searches
-            if (found := stored.get(search.dataset.name)) is not None
+            if (stored := plan.stored.get(search.dataset.name)) is not None
         ]
         self._say_total(searches)
         for search in searches:
             try:
-                self._study(search, stored[search.dataset.name])
+                self._study(search, plan.stored[search.dataset.name])
             except UserError as error:  # a matter of this study; the others go on
-                self.bad += 1
-                say(self.errors, f"error: {error}")
-        if self.bad:
-            return EXIT_USER_ERROR
-        if self.missing:
-            return EXIT_MISSING_DATA
-        return EXIT_FAILED_CELLS if self.without_winner else EXIT_OK
-
-    def _known(self, names: str, find: Callable[[str], object], plugins: Plugins) -> str:
-        """The names without those that may be a broken plug-in's own."""
-        kept, left_out = plugins.known(names, find)
-        self.bad += len(left_out)
-        for line in left_out:
-            say(self.errors, line)
-        return kept
+                plan.bad.append(f"error: {error}")
+                say(self.errors, plan.bad[-1])
+        return exit_code(plan, failed=self.without_winner > 0)
 
     def _searches(self, models: list[type[Model]], datasets: list[Dataset]) -> list[Search]:
         """What is asked for, checked before anything is opened."""
         request = self.request
         Protocol(1, request.seed, "sealed")  # refuses a seed that no split can have
+        objective = self._objective()
+        models = self._with_space(models)
+        overrides, notes = parse_overrides(request.overrides, models)
+        for note in notes:
+            say(self.console, note)
+        searches = [
+            Search(
+                model,
+                dataset,
+                data="",
+                space_name=request.space,
+                fixed=overrides[model.name],
+                sampler=request.sampler,
+                objective=objective,
+                seed=request.seed,
+                prune=len(objective) == 1 and request.sampler != "random" if request.prune is None else request.prune,
+                max_epochs=request.max_epochs,
+                memory_limit=self.options.memory_limit,
+                time_limit=self.options.time_limit,
+                machine=this_machine(self.devices[0], self.options.threads) if len(objective) > 1 else "",
+            )
+            for dataset in datasets
+            for model in models
+        ]
+        for search in searches:
+            _sampler(search)
+        return searches
+
+    def _objective(self) -> tuple[str, ...]:
+        request = self.request
         objective = OBJECTIVES.get(request.objective.replace(" ", ""))
         if objective is None:
             known = list(OBJECTIVES)
@@ -172,35 +141,9 @@ class _Tune:
             )
         if request.prune and len(objective) > 1:
             raise UserError("with two objectives there is no pruning: a curve of accuracies says nothing about seconds")
-        if request.jobs > 1 and len(objective) > 1:
+        if self.jobs > 1 and len(objective) > 1:
             raise UserError("seconds of trials that run side by side say little: leave out --jobs, or --objective")
-        prune = len(objective) == 1 and request.sampler != "random" if request.prune is None else request.prune
-        models = self._with_space(models)
-        overrides, notes = parse_overrides(request.overrides, models)
-        for note in notes:
-            say(self.console, note)
-        searches = [
-            Search(
-                model,
-                dataset,
-                "",
-                request.space,
-                overrides[model.name],
-                request.sampler,
-                objective,
-                request.seed,
-                prune,
-                request.max_epochs,
-                self.options.memory_limit,
-                self.options.time_limit,
-                this_machine(self.devices[0], self.options.threads) if len(objective) > 1 else "",
-            )
-            for dataset in datasets
-            for model in models
-        ]
-        for search in searches:
-            _sampler(search)
-        return searches
+        return objective
 
     def _with_space(self, models: list[type[Model]]) -> list[type[Model]]:
         """The models that have the space, with a line for each that has not; where none has, it is refused later."""
@@ -210,21 +153,6 @@ class _Tune:
             if model not in found:
                 say(self.errors, f"skipped: {model.name} has no space '{space}' (it has: {', '.join(model.spaces)})")
         return found or models
-
-    def _open(self, dataset: Dataset) -> Stored | None:
-        """A dataset without its sealed labels, or a line that says why it stays out; the others go on."""
-        try:
-            stored = open_here(dataset, self.request.data, self.console, self.errors)
-            check_split(dataset, stored, tuning_rule(spelled_out(dataset, stored).split_rule), "name a larger graph")
-            return sealed_away(stored)
-        except MissingData as error:
-            self.missing += 1
-            say(self.errors, f"missing: {error}")
-            return None
-        except BadData as error:
-            self.bad += 1
-            say(self.errors, f"bad data: {error}")
-            return None
 
     def _say_total(self, searches: list[Search]) -> None:
         if len(searches) > 1:
@@ -239,18 +167,13 @@ class _Tune:
 
     def _expected(self, search: Search, trials: list[Trial], estimator: Forecaster) -> float | None:
         """Seconds that the rest of a study will take: by the trials that it has, else by what records tell."""
-        used, bounds = sum(trial.seconds for trial in trials), []
-        if self.budget.hours is not None:
-            bounds.append(3600 * self.budget.hours - used)
-        each = used / len(trials) if trials else estimator.seconds(search.cell({}, 0, search.name))
-        if each is not None and self.budget.trials is not None:
-            bounds.append((self.budget.trials - len(trials)) * min(each, search.time_limit or each))
-        return max(0.0, min(bounds)) / self.request.jobs if bounds else None
+        guess = None if trials else estimator.seconds(search.cell({}, 0, search.name))
+        return self.budget.seconds_left(trials, guess, self.jobs, search.time_limit)
 
     # -- one study ---------------------------------------------------------------------------------------------------
 
     def _study(self, search: Search, stored: Stored) -> None:
-        with _storage_errors():
+        with storage_errors():
             tuning = self._open_study(search)
             try:
                 interrupted = self._run(search, stored, tuning)
@@ -268,11 +191,9 @@ class _Tune:
         for number in itertools.count(1):
             name = first if number == 1 else f"{first}-{number}"
             journal = self.request.results / "tuning" / f"{name}.journal"
-            pareto = len(search.objective) > 1
             try:
-                return open_tuning(
-                    name, search.identity(), search.space, _sampler(search), pareto, self.request.storage, journal
-                )
+                sampler, url = _sampler(search), self.request.storage
+                return open_tuning(name, search.identity(), sampler, search.pareto, url, journal)
             except OtherStudy as other:
                 say(self.console, f"{other}; this is the study {first}-{number + 1}")
         raise AssertionError("a count has no end")
@@ -280,14 +201,13 @@ class _Tune:
     def _run(self, search: Search, stored: Stored, tuning: Tuning) -> bool:
         """Fill the slots; whether the user ended it."""
         request, ledger = self.request, Ledger(self.request.results)
-        for warning in ledger.warnings:
-            say(self.errors, f"warning: {warning}")
+        warn(self.errors, *ledger.warnings)
         trials = tuning.trials()
         for line in self._opening_lines(search, tuning, trials, Forecaster(ledger)):
             say(self.console, line)
-        executor = make_executor(request.executor, request.results / "logs", request.jobs, self.devices)
+        executor = make_executor(request.executor, request.results / "logs", self.jobs, self.devices)
         title = f"{search.model.name} on {search.dataset.name}:"
-        with make_trial_display(self.console, title, self.budget, trials, request.jobs) as display:
+        with TrialDisplay(self.console, title, self.budget, trials, self.jobs) as display:
             driver = Driver(search, tuning, self.budget, PredictionStore(request.results), display)
             try:
                 summary = run_stream(
@@ -320,30 +240,30 @@ class _Tune:
             more = (
                 ", more than asked for" if self.budget.trials is not None and len(trials) > self.budget.trials else ""
             )
-            yield f"there already: {count_trials(len(trials))} ({outcomes(trials)}){more}"
+            yield f"there already: {counted(len(trials), 'trial')} ({outcomes(trials)}){more}"
         left = None if self.budget.trials is None else max(0, self.budget.trials - len(trials))
         seconds = self._expected(search, trials, estimator)
         about = "unknown" if seconds is None else f"about {seconds / 3600:.2g} h"
         limit = search.time_limit
-        bound = f"; --time-limit bounds it by {left * limit / 3600 / self.request.jobs:.2g} h" if left and limit else ""
+        bound = f"; --time-limit bounds it by {left * limit / 3600 / self.jobs:.2g} h" if left and limit else ""
         yield f"expected time: {about}{bound}"
 
     # -- what was found ----------------------------------------------------------------------------------------------
 
     def _conclude(self, search: Search, tuning: Tuning, trials: list[Trial]) -> None:
         seconds = sum(trial.seconds for trial in trials)
-        say(self.console, f"{count_trials(len(trials))} ({outcomes(trials)}) in {format_duration(seconds)}")
+        say(self.console, f"{counted(len(trials), 'trial')} ({outcomes(trials)}) in {format_duration(seconds)}")
         top = best(trials)
         if top is None:
             self.without_winner += 1
             say(self.errors, f"no trial of {tuning.name} was completed; `why` and the ledger tell the reasons")
             return
-        steps = ", ".join(f"{100 * (t.accuracy or 0.0):.2f} % at trial {t.slot}" for t in best_so_far(trials))
+        steps = ", ".join(f"{trial.percent} at trial {trial.slot}" for trial in best_so_far(trials))
         say(self.console, f"best so far: {steps}")
         shares = importance(tuning, trials)
         if shares:
             say(self.console, "importance: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items()))
-        if len(search.objective) > 1:
+        if search.pareto:
             self._conclude_pareto(search, tuning, trials, top)
         else:
             self._crown(search, tuning, trials, top, TUNED_LANE)
@@ -351,8 +271,8 @@ class _Tune:
     def _conclude_pareto(self, search: Search, tuning: Tuning, trials: list[Trial], top: Trial) -> None:
         say(self.console, "no other trial is better in accuracy and seconds both:")
         for trial in front(trials):
-            accuracy, cost = 100 * (trial.accuracy or 0.0), format_duration(trial.cost or 0.0)
-            say(self.console, f"  val {accuracy:.2f} %, {cost}: trial {trial.slot}, {written(trial.settings)}")
+            cost = format_duration(trial.cost or 0.0)
+            say(self.console, f"  val {trial.percent}, {cost}: trial {trial.slot}, {written(trial.settings)}")
         cheap = cheapest(trials)
         assert cheap is not None  # there is a best one
         if cheap is top:
@@ -370,8 +290,7 @@ class _Tune:
         earlier = (self.request.results, lane, search.model.name, search.dataset)
         before = find_winner(*earlier) if path.is_file() else None
         write_winner(path, make_winner(search, tuning.name, self.budget, trials, chosen))
-        accuracy = 100 * (chosen.accuracy or 0.0)
-        say(self.console, f"chosen: trial {chosen.slot}, val {accuracy:.2f} %, {written(chosen.settings)}")
+        say(self.console, f"chosen: trial {chosen.slot}, val {chosen.percent}, {written(chosen.settings)}")
         if before is not None and before.found["study"] != tuning.name:
             say(self.console, f"this takes the place of what the study {before.found['study']} had found")
         say(self.console, f"{path}: {self._run_command(search, lane)}")
@@ -388,18 +307,6 @@ class _Tune:
         for plugin in request.plugins:
             words += ["--plugin", plugin]
         return shlex.join(words)
-
-
-@contextlib.contextmanager
-def _storage_errors() -> Iterator[None]:
-    """A storage that fails on the way ends in one line; all that was finished is kept."""
-    try:
-        yield
-    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
-        text = " ".join(str(error).split("\n")[0].split())
-        raise UserError(
-            f"the storage failed ({text}); finished records are kept, the same command goes on from here"
-        ) from error
 
 
 def _sampler(search: Search) -> SlotSampler:

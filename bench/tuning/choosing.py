@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bench.records import OK
 from bench.tuning.study import Trial
@@ -12,7 +12,8 @@ NEARLY = 0.002  # of accuracy: 0.2 points
 
 
 def complete(trials: Sequence[Trial]) -> list[Trial]:
-    return [trial for trial in trials if trial.outcome == OK and trial.accuracy is not None and trial.cost is not None]
+    """The trials that were trained to their end."""
+    return [trial for trial in trials if trial.outcome == OK]
 
 
 def best(trials: Sequence[Trial]) -> Trial | None:
@@ -22,27 +23,25 @@ def best(trials: Sequence[Trial]) -> Trial | None:
 
 def cheapest(trials: Sequence[Trial], within: float = NEARLY) -> Trial | None:
     """The trial that took the fewest seconds among those whose accuracy is at most this far below the best."""
-    top = best(trials)
-    if top is None or top.accuracy is None:
-        return None
-    good = [trial for trial in complete(trials) if trial.accuracy >= top.accuracy - within - 1e-12]  # type: ignore[operator]
-    return min(good, key=lambda trial: (trial.cost, trial.slot))
+    found = complete(trials)
+    least = max((trial.score for trial in found), default=0.0) - within - 1e-12
+    return min((trial for trial in found if trial.score >= least), key=lambda t: (t.cost, t.slot), default=None)
 
 
 def front(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that no other one beats in accuracy and seconds both, the cheapest first."""
-    found: list[Trial] = []
-    for trial in sorted(complete(trials), key=lambda trial: (trial.cost, -(trial.accuracy or 0.0), trial.slot)):
-        if not found or (trial.accuracy or 0.0) > (found[-1].accuracy or 0.0):
-            found.append(trial)
-    return found
+    return _better_than_all_before(sorted(complete(trials), key=lambda trial: (trial.cost, -trial.score, trial.slot)))
 
 
 def best_so_far(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that were better than all before them, in the order of their slots."""
+    return _better_than_all_before(sorted(complete(trials), key=lambda trial: trial.slot))
+
+
+def _better_than_all_before(trials: Iterable[Trial]) -> list[Trial]:
     found: list[Trial] = []
-    for trial in sorted(complete(trials), key=lambda trial: trial.slot):
-        if not found or (trial.accuracy or 0.0) > (found[-1].accuracy or 0.0):
+    for trial in trials:
+        if not found or trial.score > found[-1].score:
             found.append(trial)
     return found
 

@@ -15,12 +15,13 @@ from bench.environment import code_version, library_version
 from bench.lanes import Winner
 from bench.registry import source_hash
 from bench.sizes import format_duration, format_size
+from bench.text import counted
 from bench.tuning.choosing import complete, outcomes
 from bench.tuning.search import Search
-from bench.tuning.study import Budget, Trial, Tuning, count_trials
+from bench.tuning.study import Budget, Trial, Tuning
 from bench.tuning.winners import write_study
 
-FEWEST = 4  # complete trials, below which nobody can tell what mattered
+FEWEST = 4  # complete trials, below which nothing can be said of what mattered
 
 
 def write_trials(results: Path, search: Search, name: str, budget: Budget, trials: list[Trial]) -> None:
@@ -92,7 +93,8 @@ def asked_for(budget: Budget, trials: list[Trial]) -> str:
     over = budget.trials is not None and len(trials) > budget.trials
     if budget.hours is not None and trials:  # the trial that ran when the hours were over was finished
         over = over or seconds - trials[-1].seconds >= 3600 * budget.hours
-    return f"{budget} (more was there: {count_trials(len(trials))} in {seconds / 3600:.2g} h)" if over else str(budget)
+    more = f" (more was there: {counted(len(trials), 'trial')} in {seconds / 3600:.2g} h)"
+    return f"{budget}{more if over else ''}"
 
 
 def _spent(search: Search, budget: Budget, trials: list[Trial]) -> dict[str, Any]:
@@ -109,7 +111,7 @@ def _spent(search: Search, budget: Budget, trials: list[Trial]) -> dict[str, Any
 
 
 def importance(tuning: Tuning, trials: list[Trial]) -> dict[str, float]:
-    """How much each setting mattered for the accuracy, the most important first; empty where nobody can tell."""
+    """How much each setting mattered for the accuracy, the most important first; empty where that cannot be told."""
     found = complete(trials)
     if len(found) < FEWEST or len({trial.accuracy for trial in found}) < 2:
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from bench.cells import Cell
 from bench.errors import UserError
@@ -32,11 +32,11 @@ from bench.tuning.study import Asked, Budget, Trial, Tuning
 
 PATIENCE = 1.0  # seconds between two looks at what other drivers are doing
 GIVE_UP_AT = 10  # trials: if the first ten all fail outright, so will the others
-KILLS = 3  # of a cell's worker, after which it is not tried again: whoever kills it will do so once more
+KILLS = 3  # of a cell's worker, after which it is not tried again: the next one would be killed as well
 
 
 class Listener(Protocol):
-    """Who shows the progress."""
+    """What shows the progress."""
 
     def on_event(self, event: Event) -> None: ...
 
@@ -51,8 +51,8 @@ class Driver:
     ) -> None:
         self.search, self.tuning, self.budget, self.listener = search, tuning, budget, listener
         self._predictions = predictions
-        self._asked: dict[str, list[Asked]] = defaultdict(list)  # by cell; two trials may have the same settings
-        self._judges: dict[int, Judge] = {}  # by slot
+        # by cell; two trials may have the same settings
+        self._asked: dict[str, list[tuple[Asked, Judge | None]]] = defaultdict(list)
         self._killed: dict[str, list[float]] = defaultdict(list)  # by cell: seconds of each time its worker was killed
 
     # -- what to run -------------------------------------------------------------------------------------------------
@@ -64,45 +64,41 @@ class Driver:
             if time.monotonic() < quiet_until:
                 yield None
                 continue
-            slot = None if self._all_failed_so_far() else self.tuning.next_slot(self.budget)
-            if slot is None:
-                if not self.tuning.is_busy():
-                    self._say_if_given_up()
-                    return
+            slot, trials = self.tuning.next_slot(self.budget), self.tuning.trials()
+            given_up = len(trials) >= GIVE_UP_AT and all(map(failed_outright, trials[:GIVE_UP_AT]))
+            if slot is not None and not given_up:
+                asked = self.tuning.ask(slot)
+                if asked is not None:
+                    yield from self._cell_of(asked)
+            elif self.tuning.live_slots():
                 quiet_until = time.monotonic() + PATIENCE
-                continue
-            asked = self.tuning.ask(slot)
-            if asked is not None:
-                yield from self._cell_of(asked)
+            else:
+                if slot is not None:
+                    self._say_given_up(trials)
+                return
 
-    def _all_failed_so_far(self) -> bool:
-        first = self.tuning.trials()[:GIVE_UP_AT]
-        return len(first) == GIVE_UP_AT and all(map(failed_outright, first))
-
-    def _say_if_given_up(self) -> None:
-        trials = self.tuning.trials()
-        if self._all_failed_so_far() and self.tuning.next_slot(self.budget) is not None:
-            note = (
-                f"given up: the first {GIVE_UP_AT} trials all failed ({outcomes(trials[:GIVE_UP_AT])}; the last one: "
-                f"{trials[GIVE_UP_AT - 1].reason}). Mend the cause, or change --space, --set or the limits, and start "
-                f"another study with --name {self.tuning.name}-2"
-            )
-            self.listener.on_trials(trials, None, note)
+    def _say_given_up(self, trials: list[Trial]) -> None:
+        first = trials[:GIVE_UP_AT]
+        note = (
+            f"given up: the first {GIVE_UP_AT} trials all failed ({outcomes(first)}; the last one: "
+            f"{first[-1].reason}). Mend the cause, or change --space, --set or the limits, and start "
+            f"another study with --name {self.tuning.name}-2"
+        )
+        self.listener.on_trials(trials, None, note)
 
     def _cell_of(self, asked: Asked) -> Iterator[Cell]:
         try:
             cell = self.search.cell(asked.settings, asked.slot, self.tuning.name)
         except UserError as error:  # settings that are fine one by one, but not together
-            self._tell(asked, UNSUPPORTED, "", 0.0, reason=str(error))
+            self._fill(asked, UNSUPPORTED, "", 0.0, reason=str(error))
             return
         kills = self._killed.get(cell.key, [])
         if len(kills) >= KILLS:
-            self._tell(asked, OOM, cell.key, sum(kills), reason=f"its worker was killed {KILLS} times")
+            self._fill(asked, OOM, cell.key, sum(kills), reason=f"its worker was killed {KILLS} times")
             return
-        self._asked[cell.key].append(asked)
-        if self.search.prune:
-            recipe = self.search.resolve(asked.settings).config
-            self._judges[asked.slot] = Judge(asked.trial, most_evaluations(recipe))
+        recipe = self.search.resolve(asked.settings).config
+        judge = Judge(asked.trial, most_evaluations(recipe)) if self.search.prune else None
+        self._asked[cell.key].append((asked, judge))
         yield cell
 
     # -- what came of it ---------------------------------------------------------------------------------------------
@@ -110,16 +106,15 @@ class Driver:
     def on_event(self, event: Event) -> None:
         """Hear what happens to a cell; raises EndCell where its trial is not worth finishing."""
         self.listener.on_event(event)
-        if event.kind == "progress" and self.search.prune:
-            reason = self._judges[self._asked[event.cell.key][0].slot].see(event.val_accuracy)
-            if reason is not None:
+        if event.kind == "progress":
+            _, judge = self._asked[event.cell.key][0]
+            if judge is not None and (reason := judge.see(event.val_accuracy)) is not None:
                 raise EndCell(reason)
         elif event.kind == "finished":
             assert event.record is not None
-            self._finished(self._asked[event.cell.key].pop(0), event.record, event.elsewhere)
+            self._finished(*self._asked[event.cell.key].pop(0), event.record, event.elsewhere)
 
-    def _finished(self, asked: Asked, record: Record, known: bool) -> None:
-        judge = self._judges.pop(asked.slot, None)
+    def _finished(self, asked: Asked, judge: Judge | None, record: Record, known: bool) -> None:
         status, seconds = record["status"], wall_seconds(record)
         if status == INTERRUPTED:
             self._killed[record["key"]].append(seconds)
@@ -137,32 +132,22 @@ class Driver:
             else:
                 judge.complete()
         if status == OK:
-            accuracy = float(record["metrics"]["val"][metric_of(record)])
-            self._tell(asked, OK, record["key"], seconds, accuracy, training_cost(record), note)
+            found = {"accuracy": float(record["metrics"]["val"][metric_of(record)]), "cost": training_cost(record)}
+            self._fill(asked, OK, record["key"], seconds, note, **found)
         else:
-            self._tell(asked, status, record["key"], seconds, note=note, reason=record.get("reason", ""))
+            self._fill(asked, status, record["key"], seconds, note, reason=record.get("reason", ""))
 
-    def _tell(
-        self,
-        asked: Asked,
-        outcome: str,
-        cell: str,
-        seconds: float,
-        accuracy: float | None = None,
-        cost: float | None = None,
-        note: str = "",
-        reason: str = "",
-    ) -> None:
-        note = note or reason
-        if not self.tuning.tell(asked, outcome, cell, seconds, accuracy, cost, reason):
-            note = LOST
+    def _fill(self, asked: Asked, outcome: str, cell: str, seconds: float, note: str = "", **result: Any) -> None:
+        """Tell how the trial ended, with what `Tuning.tell` takes beside this, and have it shown."""
+        told = self.tuning.tell(asked, outcome, cell, seconds, **result)
         trials = self.tuning.trials()
-        self.listener.on_trials(trials, next((trial for trial in trials if trial.slot == asked.slot), None), note)
+        last = next((trial for trial in trials if trial.slot == asked.slot), None)
+        self.listener.on_trials(trials, last, (note or result.get("reason", "")) if told else LOST)
 
     def close(self) -> None:
         """Leave free what was asked for and never started."""
         for waiting in self._asked.values():
-            for asked in waiting:
+            for asked, _ in waiting:
                 self.tuning.give_back(asked)
         self._asked.clear()
 

@@ -66,7 +66,7 @@ class Judge:
             pass
 
     def _report(self, rung: int) -> bool:
-        """Stand at a rung; False if the trial was taken for dead meanwhile, so that somebody else does it again."""
+        """Stand at a rung; False if the trial was taken for dead meanwhile, so that another driver does it again."""
         try:
             self._trial.report(self.best, rung)
         except UpdateFinishedTrialError:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
-from optuna import Study
+import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
-from optuna.trial import FrozenTrial
+from optuna.trial import TrialState
 
 from bench.errors import UserError
 from bench.space import Domain, Log, Space, Whole
@@ -21,6 +21,7 @@ from bench.text import nearest
 SAMPLERS = ("tpe", "random", "grid")
 LARGEST_GRID = 1_000_000  # points that are listed and shuffled
 ATTEMPTS = 20  # draws for a slot before it may repeat another one's settings; the later half of them are at random
+KNOWN = (TrialState.COMPLETE, TrialState.PRUNED)  # trials that TPE learns from
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -44,7 +45,7 @@ def describe(domain: Domain) -> str:
     return f"{kind} {domain.low} to {domain.high}"
 
 
-class SlotSampler(BaseSampler):
+class SlotSampler:
     """Gives slot 0 the settings that are tried first, if any, and asks a sampler that is new for each slot otherwise.
 
     A sampler that lives on would give other settings after a restart than without one; one that is created again with
@@ -55,54 +56,40 @@ class SlotSampler(BaseSampler):
         if name not in SAMPLERS:
             raise UserError(f"there is no sampler '{name}'; choose {', '.join(SAMPLERS)}.{nearest(name, SAMPLERS)}")
         self.name, self.seed, self.first = name, seed, first
+        self.distributions = distributions(space)
         self._grid = _grid(space, seed, first) if name == "grid" else None
-        self._at_slot(0)
 
     @property
     def size(self) -> int | None:
         """How many different settings there are to try; None where the sampler does not run out."""
         return None if self._grid is None else len(self._grid)
 
-    @property
-    def attempts(self) -> int:
-        """How often a slot is drawn until its settings are new.
+    def draw(self, slot: int, study: optuna.Study, known: Collection[Mapping[str, Any]] = ()) -> dict[str, Any]:
+        """Return a slot's settings, from TPE such as are not `known` if it finds any.
 
         TPE comes back to what was good, and the same trial again would cost its time and say nothing. Random draws stay
         as they fall: what is said about them afterwards takes them for independent.
         """
-        return ATTEMPTS if self.name == "tpe" else 1
+        if self._grid is not None:
+            return self._grid[slot]
+        if slot == 0 and self.first is not None:
+            return dict(self.first)
+        copy = optuna.create_study(directions=study.directions)  # in memory: a draw that is not used leaves no trace
+        if self.name == "tpe":
+            copy.add_trials(study.get_trials(deepcopy=False, states=KNOWN))
+        for attempt in range(ATTEMPTS if self.name == "tpe" else 1):
+            copy.sampler = self._sampler(slot, attempt)
+            settings = copy.ask(self.distributions).params
+            if settings not in known:
+                break
+        return settings
 
-    def _at_slot(self, slot: int, attempt: int = 0) -> None:
-        self.slot = slot
+    def _sampler(self, slot: int, attempt: int) -> BaseSampler:
         entropy = [self.seed, slot, attempt] if attempt else [self.seed, slot]
         seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-        self._sampler: BaseSampler = RandomSampler(seed=seed)
-        if (
-            self.name == "tpe" and attempt < ATTEMPTS // 2
-        ):  # without the liar, with whom trials count that are running, or whose driver was killed
-            self._sampler = TPESampler(seed=seed, constant_liar=False)
-        self._fixed = self.first if slot == 0 else None
-        if self._grid is not None:
-            self._fixed = self._grid[slot]
-
-    def prepare(self, slot: int, attempt: int = 0) -> None:
-        """Get ready for the trial that is asked for next."""
-        self._at_slot(slot, attempt)
-
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {} if self._fixed is not None else self._sampler.infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {} if self._fixed is not None else self._sampler.sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        if self._fixed is not None:
-            return self._fixed[param_name]
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+        if self.name == "random" or attempt >= ATTEMPTS // 2:
+            return RandomSampler(seed=seed)
+        return TPESampler(seed=seed, constant_liar=False)  # the liar learns from what is running: dead drivers' too
 
 
 def _grid(space: Space, seed: int, first: Mapping[str, Any] | None) -> list[dict[str, Any]]:

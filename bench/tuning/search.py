@@ -63,10 +63,15 @@ class Search:
         return left
 
     @property
+    def pareto(self) -> bool:
+        """Whether seconds are an objective too."""
+        return len(self.objective) > 1
+
+    @property
     def name(self) -> str:
         """How the study is called if the user does not say."""
         parts = [self.model.name, self.dataset.name, self.space_name, self.sampler]
-        parts += ["pareto"] if len(self.objective) > 1 else []
+        parts += ["pareto"] if self.pareto else []
         return "-".join([*parts, f"s{self.seed}"])
 
     def resolve(self, settings: Mapping[str, Any]) -> Resolved:
@@ -95,18 +100,9 @@ class Search:
         resolved = self.resolve(settings)
         labels = {**resolved.labels, "mode": "tuning", "trial": slot, "study": study}
         labels["objective"] = ",".join(self.objective)
-        rule = tuning_rule(self.dataset.split_rule)
-        return Cell(
-            self.model.name,
-            self.model.revision,
-            self.dataset.name,
-            self.data,
-            config_on(self.dataset, resolved),
-            rule,
-            self.seed,
-            self.seed,
-            labels,
-        )
+        model, rule, config = self.model, tuning_rule(self.dataset.split_rule), config_on(self.dataset, resolved)
+        name = self.dataset.name
+        return Cell(model.name, model.revision, name, self.data, config, rule, self.seed, self.seed, labels)
 
     def identity(self) -> dict[str, Any]:
         """All that two runs of one study must agree on, as plain values; not its limits, and not the code."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import importlib.util
-import json
 import os
 import secrets
 import threading
@@ -17,18 +16,19 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any
 
 import optuna
 import sqlalchemy.exc
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage, fail_stale_trials
-from optuna.storages.journal import BaseJournalBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.engine import make_url
 
 from bench.claims import Claims
 from bench.errors import UserError
+from bench.files import failing_clearly
 
 HEARTBEAT = 20  # seconds
 GRACE = 120  # seconds without a heartbeat until a driver is taken for dead
@@ -36,123 +36,103 @@ CONNECT_TIMEOUT = 10  # seconds that a database server has to answer
 ATTEMPTS = 5  # to create the tables, which another process may be doing at the same moment
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Without Optuna's warnings that heartbeats are experimental and meant for its own loop."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        warnings.filterwarnings("ignore", message="Heartbeat of storage")
-        yield
-
-
-class Journal(BaseJournalBackend):
-    """Optuna's journal format, one JSON object per line, written so that a kill at any moment harms nobody.
-
-    Optuna's own file backend leaves its lock behind when it is killed, and writes on after half a line.
-    """
+class Journal(JournalFileBackend):
+    """Optuna's journal file, written so that a kill at any moment harms nothing, and with errors in one line."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._offsets = [0]  # where each line starts that was read so far, and the next one
-        path.touch()
+        super().__init__(str(path), JournalLock(path))
+        self._name = path.name
 
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        with self._failing_clearly("read"), self.path.open("rb") as file:
-            file.seek(self._offsets[log_number_from])
-            whole, _, _ = file.read().rpartition(b"\n")  # without what another process is writing just now
-        del self._offsets[log_number_from + 1 :]
-        for line in whole.split(b"\n") if whole else []:
-            self._offsets.append(self._offsets[-1] + len(line) + 1)
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override]
+        number = log_number_from
+        with self._to_be("read"):
             try:
-                yield json.loads(line)
+                for log in super().read_logs(log_number_from):
+                    number += 1
+                    yield log
             except ValueError:
-                number = len(self._offsets) - 1
                 raise UserError(
-                    f"line {number} of {self.path.name} cannot be read; restore the file, or start anew with --name"
+                    f"line {number + 1} of {self._name} cannot be read; restore the file, or start anew with --name"
                 ) from None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
-        with self._failing_clearly("written"), self.path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.truncate(_end_of_last_line(file))
-            file.seek(0, os.SEEK_END)
-            file.write(lines)
-            file.flush()
-            os.fsync(file.fileno())
+        with self._to_be("written"):
+            super().append_logs(logs)
 
-    @contextlib.contextmanager
-    def _failing_clearly(self, done: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"the journal {self.path.name} cannot be {done} ({error.strerror}); finished records are kept: restore "
-                "it or make room, and the same command goes on from here"
-            ) from error
+    def _to_be(self, done: str) -> contextlib.AbstractContextManager[None]:
+        advice = "; finished records are kept: restore it or make room, and the same command goes on from here"
+        return failing_clearly(f"the journal {self._name} cannot be {done}", advice)
 
 
-def _end_of_last_line(file: Any) -> int:
-    """Where the next line belongs; behind it is at most what somebody was killed while writing."""
-    end = int(file.seek(0, os.SEEK_END))
-    while end > 0:
-        start = max(0, end - 4096)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
+class JournalLock(JournalFileOpenLock):
+    """A lock that the kernel releases when its holder dies; Optuna's own would stay behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def acquire(self) -> bool:
+        """Wait for the lock, and remove what another process was killed while writing."""
+        self._file: IO[bytes] = self._path.open("r+b")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        size = self._file.seek(0, os.SEEK_END)
+        self._file.seek(max(0, size - 1))
+        if self._file.read() not in (b"\n", b""):
+            self._file.seek(0)
+            self._file.truncate(self._file.read().rfind(b"\n") + 1)
+        return True
+
+    def release(self) -> None:
+        self._file.close()
 
 
-class Presence(Protocol):
+class Presence:
     """This driver's sign of life, and a look at the others'."""
 
-    name: str
+    def __init__(self) -> None:
+        self.name = secrets.token_hex(8)  # says nothing about the machine
 
-    def begin(self, trial_id: int) -> None: ...
+    def begin(self, trial_id: int) -> None:
+        """Show that this driver works on a trial."""
 
-    def end(self, trial_id: int) -> None: ...
+    def end(self, trial_id: int) -> None:
+        """Show that it does no more."""
 
     def fail_dead(self, study: optuna.Study, running: list[FrozenTrial]) -> None:
         """Mark trials whose driver has died as failed."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the sign of life."""
 
 
-class Locks:
+class Locks(Presence):
     """Presence on one machine: a lock file per driver."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self._claims = Claims(folder)
         self._claims.sweep()
-        self.name = secrets.token_hex(8)
         while (claim := self._claims.take(self.name, "tune")) is None:
             time.sleep(0.01)  # another driver is sweeping and took the new file for a dead one's
         self._claim = claim
 
-    def begin(self, trial_id: int) -> None:
-        pass
-
-    def end(self, trial_id: int) -> None:
-        pass
-
     def fail_dead(self, study: optuna.Study, running: list[FrozenTrial]) -> None:
-        alive = {"", *self._claims.held()}  # "": a trial so young that its driver has not signed it yet
+        alive = self._claims.held()
         for trial in running:
-            if driver_of(trial) not in alive:
+            if claim_of(trial)["driver"] not in alive:
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def close(self) -> None:
         self._claim.release()
 
 
-class Heartbeats:
-    """Presence across machines: a thread that tells the database every few seconds which trials are being worked on."""
+class Heartbeats(Presence):
+    """Presence across machines: a thread that tells the database every few seconds which trials are being worked on.
+
+    Optuna's thread, one per trial, would end with the first beat that a server which is away does not take.
+    """
 
     def __init__(self, storage: RDBStorage) -> None:
-        self.name = secrets.token_hex(8)  # says nothing about the machine
+        super().__init__()
         self._storage, self._trials, self._closed = storage, set[int](), threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self._thread.start()
@@ -172,17 +152,16 @@ class Heartbeats:
         self._trials.discard(trial_id)
 
     def fail_dead(self, study: optuna.Study, running: list[FrozenTrial]) -> None:
-        with quiet():
-            fail_stale_trials(study)
+        fail_stale_trials(study)
 
     def close(self) -> None:
         self._closed.set()
         self._thread.join()
 
 
-def driver_of(trial: FrozenTrial) -> str:
-    """The name of the driver that works on this trial, or has; "" before it could say so."""
-    return str(trial.user_attrs.get("claim", {}).get("driver", ""))
+def claim_of(trial: FrozenTrial) -> dict[str, Any]:
+    """Slot and driver of a trial; nothing for one that `tune` did not make."""
+    return dict(trial.user_attrs.get("claim", {}))
 
 
 def open_storage(url: str | None, journal: Path) -> tuple[BaseStorage, Presence]:
@@ -190,11 +169,9 @@ def open_storage(url: str | None, journal: Path) -> tuple[BaseStorage, Presence]
     if url is not None:
         storage = _open_database(url)
         return storage, Heartbeats(storage)
-    try:
+    with failing_clearly(f"{journal} cannot be written", "; choose another --results folder"):
         journal.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(Journal(journal)), Locks(journal.parent)
-    except OSError as error:
-        raise UserError(f"{journal} cannot be written ({error.strerror}); choose another --results folder") from error
 
 
 def _open_database(url: str) -> RDBStorage:
@@ -208,15 +185,15 @@ def _open_database(url: str) -> RDBStorage:
         parsed = parsed.set(drivername="postgresql+psycopg")
     arguments = {"connect_timeout": CONNECT_TIMEOUT} if parsed.drivername.startswith("postgresql") else {}
     shown = parsed.render_as_string(hide_password=True)
+    warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats are
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with quiet():
-                return RDBStorage(
-                    parsed.render_as_string(hide_password=False),
-                    engine_kwargs={"connect_args": arguments, "pool_pre_ping": True},
-                    heartbeat_interval=HEARTBEAT,
-                    grace_period=GRACE,
-                )
+            return RDBStorage(
+                parsed.render_as_string(hide_password=False),
+                engine_kwargs={"connect_args": arguments, "pool_pre_ping": True},
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE,
+            )
         except (ImportError, sqlalchemy.exc.NoSuchModuleError, sqlalchemy.exc.OperationalError) as error:
             raise UserError(f"the storage {shown} cannot be reached: {_first_line(error)}") from error
         except (RuntimeError, sqlalchemy.exc.SQLAlchemyError) as error:
@@ -224,6 +201,17 @@ def _open_database(url: str) -> RDBStorage:
                 raise UserError(f"the storage {shown} cannot be used: {_first_line(error)}") from error
             time.sleep(0.2 * attempt)
     raise AssertionError("the last attempt returns or raises")
+
+
+@contextlib.contextmanager
+def storage_errors() -> Iterator[None]:
+    """Let a storage that fails on the way end in one line; all that was finished is kept."""
+    try:
+        yield
+    except (StorageInternalError, sqlalchemy.exc.SQLAlchemyError) as error:
+        raise UserError(
+            f"the storage failed ({_first_line(error)}); finished records are kept, the same command goes on from here"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

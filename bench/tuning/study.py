@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,19 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from bench.cells import canonical_json
 from bench.errors import UserError
 from bench.records import DIVERGED, OK, OOM, PRUNED, TIMEOUT
-from bench.space import Space
-from bench.tuning.sampling import SlotSampler, distributions
-from bench.tuning.storage import Presence, driver_of, open_storage, quiet
+from bench.text import counted
+from bench.tuning.sampling import SlotSampler
+from bench.tuning.storage import Presence, claim_of, open_storage
 
 IDENTITY = "bench"  # the study attribute that says what is searched
-UNSIGNED = 60  # seconds after which a running trial that nobody signed is taken for dead
 STARTUP = 5  # complete trials before the first one is pruned
+RUNNING = (TrialState.RUNNING,)
 AVOIDED = (PRUNED, TIMEOUT, OOM, DIVERGED)  # outcomes from which the sampler learns what to avoid
-
-
-def count_trials(number: int) -> str:
-    """A number of trials in words."""
-    return "1 trial" if number == 1 else f"{number} trials"
 
 
 @dataclass(frozen=True)
@@ -47,9 +41,33 @@ class Budget:
     hours: float | None = None
 
     def __str__(self) -> str:
-        parts = [count_trials(self.trials)] if self.trials is not None else []
+        parts = [counted(self.trials, "trial")] if self.trials is not None else []
         parts += [f"{self.hours:g} h"] if self.hours is not None else []
         return " or ".join(parts)
+
+    def seconds_left(
+        self, trials: Sequence[Trial], guess: float | None = None, jobs: int = 1, limit: float | None = None
+    ) -> float | None:
+        """Return how long the rest will take; None if unknown.
+
+        A trial takes as long as those so far, or as guessed before the first, and no longer than a time limit.
+        """
+        used, bounds = sum(trial.seconds for trial in trials), []
+        if self.hours is not None:
+            bounds.append(3600 * self.hours - used)
+        each = used / len(trials) if trials else guess
+        if self.trials is not None and each is not None:
+            bounds.append((self.trials - len(trials)) * min(each, limit or each))
+        return max(0.0, min(bounds)) / jobs if bounds else None
+
+    def share_used(self, trials: Sequence[Trial]) -> float:
+        """Return how much of the budget these trials are, at most 1."""
+        shares = [0.0]
+        if self.trials:
+            shares.append(len(trials) / self.trials)
+        if self.hours:
+            shares.append(sum(trial.seconds for trial in trials) / (3600 * self.hours))
+        return min(1.0, max(shares))
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,16 @@ class Trial:
     cost: float | None  # preparing and training, whatever was found in a cache; of complete trials only
     cell: str  # the record's key
     reason: str = ""  # of a failure
+
+    @property
+    def score(self) -> float:
+        """The accuracy, for comparisons among complete trials."""
+        return self.accuracy or 0.0
+
+    @property
+    def percent(self) -> str:
+        """The accuracy as it is shown."""
+        return f"{100 * self.score:.2f} %"
 
 
 @dataclass(frozen=True)
@@ -81,17 +109,8 @@ class Asked:
 class Tuning:
     """One study, seen by one driver."""
 
-    def __init__(
-        self,
-        name: str,
-        space: Space,
-        sampler: SlotSampler,
-        presence: Presence,
-        study: optuna.Study,
-    ) -> None:
+    def __init__(self, name: str, sampler: SlotSampler, presence: Presence, study: optuna.Study) -> None:
         self.name, self.sampler, self.presence, self.study = name, sampler, presence, study
-        self.distributions = distributions(space)
-        self._first_seen: dict[int, float] = {}  # running trials that nobody had signed, by number
 
     @property
     def pareto(self) -> bool:
@@ -105,73 +124,55 @@ class Tuning:
         return sorted((trial for trial in found if trial is not None), key=lambda trial: trial.slot)
 
     def live_slots(self) -> set[int]:
-        """The slots that living drivers are working on; what the dead left behind is cleaned away."""
-        running = self._running()
-        if running:
+        """The slots that living drivers are working on; what the dead left behind is marked as failed."""
+        if running := self._running():
             self.presence.fail_dead(self.study, running)
-            for trial in running:
-                if not driver_of(trial) and self._is_old(trial):
-                    self._fail(trial.number)
-            running = self._running()
-        return {slot for trial in running if (slot := _slot(trial)) is not None}
-
-    def is_busy(self) -> bool:
-        """Whether a trial is running still: a living driver's, or one so young that nobody has signed it yet."""
-        self.live_slots()
-        return bool(self._running())
-
-    def _is_old(self, trial: FrozenTrial) -> bool:
-        """Whether its driver has had time to sign it, by the clocks of both machines or by this one's alone."""
-        seen = self._first_seen.setdefault(trial.number, time.monotonic())
-        return max(_age(trial), time.monotonic() - seen) > UNSIGNED
+        return {claim_of(trial)["slot"] for trial in self._running()}
 
     def _running(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return [trial for trial in self.study.get_trials(deepcopy=False, states=RUNNING) if claim_of(trial)]
 
     # -- the next one ------------------------------------------------------------------------------------------------
 
     def next_slot(self, budget: Budget) -> int | None:
         """The lowest slot that is free and within the budget."""
-        live, counted = self.live_slots(), self.trials()
-        if budget.hours is not None and sum(trial.seconds for trial in counted) >= 3600 * budget.hours:
+        live, done = self.live_slots(), self.trials()
+        if budget.hours is not None and sum(trial.seconds for trial in done) >= 3600 * budget.hours:
             return None
-        taken = live | {trial.slot for trial in counted}
+        taken = live | {trial.slot for trial in done}
         slot = next(number for number in range(len(taken) + 1) if number not in taken)
         limits = [limit for limit in (budget.trials, self.sampler.size) if limit is not None]
         return slot if slot < min(limits, default=slot + 1) else None
 
     def ask(self, slot: int) -> Asked | None:
-        """A trial for this slot; None if another driver was quicker."""
-        trial = self._draw(slot)
-        try:
-            self.presence.begin(trial._trial_id)
-            trial.set_user_attr("claim", {"slot": slot, "driver": self.presence.name})
-            if not self._contested(slot, trial.number):
-                return Asked(slot, trial)
-        except UpdateFinishedTrialError:
-            pass  # somebody with another clock took it for dead before it was signed
-        self.presence.end(trial._trial_id)
-        self._fail(trial.number)
+        """A trial for this slot; None if another driver was quicker.
+
+        It waits, with its settings, slot and driver, until the driver has given a sign of life for it: a kill in
+        between leaves nothing that runs.
+        """
+        settings = self.sampler.draw(slot, self.study, [trial.settings for trial in self.trials()])
+        claim = {"slot": slot, "driver": self.presence.name}
+        waiting = create_trial(
+            state=TrialState.WAITING,
+            params=settings,
+            distributions=self.sampler.distributions,
+            user_attrs={"claim": claim},
+        )
+        trial_id = self.study._storage.create_new_trial(self.study._study_id, waiting)
+        self.presence.begin(trial_id)
+        self.study._storage.set_trial_state_values(trial_id, TrialState.RUNNING)
+        asked = Asked(slot, optuna.Trial(self.study, trial_id))
+        if not self._contested(slot, asked.trial.number):
+            return asked
+        self.give_back(asked)
         time.sleep(random.uniform(0.0, 0.5))  # two that gave way to each other must not meet again
         return None
 
-    def _draw(self, slot: int) -> optuna.Trial:
-        """A trial with the slot's settings: new ones, where the sampler cares and finds any."""
-        known = [trial.settings for trial in self.trials()]
-        for attempt in range(self.sampler.attempts):
-            self.sampler.prepare(slot, attempt)
-            with quiet():
-                trial = self.study.ask(self.distributions)
-            if trial.params not in known or attempt + 1 == self.sampler.attempts:
-                break
-            self._fail(trial.number)
-        return trial
-
     def _contested(self, slot: int, number: int) -> bool:
-        """Whether another trial holds or has filled the slot. Everybody signs first and looks then: no two go on."""
+        """Whether another trial holds or has filled the slot. Each driver runs first and looks then: no two go on."""
         return any(
             other.number != number
-            and _slot(other) == slot
+            and claim_of(other).get("slot") == slot
             and (other.state == TrialState.RUNNING or _counted(other, self.pareto) is not None)
             for other in self.study.get_trials(deepcopy=False)
         )
@@ -188,7 +189,7 @@ class Tuning:
         cost: float | None = None,
         reason: str = "",
     ) -> bool:
-        """Fill the slot; False if the trial was taken for dead meanwhile, so that somebody else fills it."""
+        """Fill the slot; False if the trial was taken for dead meanwhile, so that another driver fills it."""
         try:
             result = {"outcome": outcome, "cell": cell, "seconds": seconds, "accuracy": accuracy, "cost": cost}
             asked.trial.set_user_attr("result", {**result, "reason": reason})
@@ -201,12 +202,9 @@ class Tuning:
             self.presence.end(asked.trial._trial_id)
 
     def give_back(self, asked: Asked) -> None:
-        """Leave the slot free: the trial was stopped from outside and does not count."""
+        """Leave the slot free: the trial does not count."""
         self.presence.end(asked.trial._trial_id)
-        self._fail(asked.trial.number)
-
-    def _fail(self, number: int) -> None:
-        self.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+        self.study.tell(asked.trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def close(self) -> None:
         self.presence.close()
@@ -217,55 +215,39 @@ class OtherStudy(UserError):
 
 
 def open_tuning(
-    name: str,
-    identity: Mapping[str, Any],
-    space: Space,
-    sampler: SlotSampler,
-    pareto: bool,
-    url: str | None,
-    journal: Path,
+    name: str, identity: Mapping[str, Any], sampler: SlotSampler, pareto: bool, url: str | None, journal: Path
 ) -> Tuning:
     """Create the study or go on with it; raises OtherStudy where the name is taken by one that searches otherwise."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage, presence = open_storage(url, journal)
     try:
-        study = _open_study(storage, name, sampler, pareto)
+        study = _open_study(storage, name, pareto)
         known = study.user_attrs.get(IDENTITY)
         if known is None and (study.get_trials(deepcopy=False) or study.directions != _directions(pareto)):
             raise UserError(f"the storage has a study '{name}' that `tune` did not make; choose another --name")
         if known is None:
             study.set_user_attr(IDENTITY, dict(identity))
-        else:
-            _check_same(name, known, identity)
+        elif changes := differences({key: value for key, value in known.items() if key in identity}, identity):
+            raise OtherStudy(f"the study {name} searches something else ({'; '.join(changes)})")
     except BaseException:
         presence.close()
         raise
-    return Tuning(name, space, sampler, presence, study)
+    return Tuning(name, sampler, presence, study)
 
 
 def _directions(pareto: bool) -> list[StudyDirection]:
     return [StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE] if pareto else [StudyDirection.MAXIMIZE]
 
 
-def _open_study(storage: BaseStorage, name: str, sampler: SlotSampler, pareto: bool) -> optuna.Study:
+def _open_study(storage: BaseStorage, name: str, pareto: bool) -> optuna.Study:
     pruner = optuna.pruners.NopPruner() if pareto else optuna.pruners.MedianPruner(n_startup_trials=STARTUP)
     try:  # asking first leaves no trace in a journal
-        return optuna.load_study(study_name=name, storage=storage, sampler=sampler, pruner=pruner)
+        return optuna.load_study(study_name=name, storage=storage, pruner=pruner)
     except KeyError:
+        directions = _directions(pareto)  # and another driver may be quicker
         return optuna.create_study(
-            storage=storage,
-            sampler=sampler,
-            pruner=pruner,
-            study_name=name,
-            directions=_directions(pareto),
-            load_if_exists=True,  # another driver may be quicker
+            storage=storage, pruner=pruner, study_name=name, directions=directions, load_if_exists=True
         )
-
-
-def _check_same(name: str, known: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    changes = differences({key: value for key, value in known.items() if key in identity}, identity)
-    if changes:
-        raise OtherStudy(f"the study {name} searches something else ({'; '.join(changes)})")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], inside: str = "") -> list[str]:
@@ -284,16 +266,6 @@ def _shown(value: Any) -> str:
     return "absent" if value is None else str(value)
 
 
-def _slot(trial: FrozenTrial) -> int | None:
-    return trial.user_attrs.get("claim", {}).get("slot")
-
-
-def _age(trial: FrozenTrial) -> float:
-    """Seconds since its creation by this machine's clock."""
-    start = trial.datetime_start
-    return 0.0 if start is None else (datetime.now(start.tzinfo) - start).total_seconds()
-
-
 def _state(outcome: str, pareto: bool) -> TrialState:
     """Optuna's word for an outcome; what it calls pruned ranks below all that is complete (not in two dimensions)."""
     if outcome == OK:
@@ -303,16 +275,7 @@ def _state(outcome: str, pareto: bool) -> TrialState:
 
 def _counted(trial: FrozenTrial, pareto: bool) -> Trial | None:
     """The trial if it ended by itself: one killed between its result and its end is done again (its cell is kept)."""
-    slot, result = _slot(trial), trial.user_attrs.get("result")
-    if slot is None or result is None or trial.state != _state(result["outcome"], pareto):
+    claim, result = claim_of(trial), trial.user_attrs.get("result")
+    if not claim or result is None or trial.state != _state(result["outcome"], pareto):
         return None
-    return Trial(
-        slot,
-        result["outcome"],
-        dict(trial.params),
-        result["accuracy"],
-        result["seconds"],
-        result["cost"],
-        result["cell"],
-        result.get("reason", ""),
-    )
+    return Trial(slot=claim["slot"], settings=dict(trial.params), **result)

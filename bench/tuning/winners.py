@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError
-from bench.files import replace_file
+from bench.files import failing_clearly, replace_file
 from bench.lanes import Winner
 
 
@@ -56,7 +56,5 @@ def read_studies(results: Path) -> list[tuple[dict[str, Any], list[dict[str, Any
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with failing_clearly(f"{path} cannot be written", "; make room and run again"):
         replace_file(path, lambda file: file.write(text.encode()))
-    except OSError as error:
-        raise UserError(f"{path} cannot be written ({error.strerror}); make room and run again") from error
