@@ -118,7 +118,7 @@ def inference_of(plan: Plan) -> Callable[[Cell], int | None]:
 
 @dataclass
 class Pilots:
-    """Short runs of cells about which nothing is known, with a ledger of their own."""
+    """Short runs of cells about which nothing is known, with a separate ledger."""
 
     results: Path
     options: RunOptions

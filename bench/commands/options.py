@@ -97,7 +97,7 @@ TimeLimit = Annotated[
 ]
 
 
-# Newer versions of typer bring a click of their own: both call a mistake in the options by the base of BadParameter.
+# Newer versions of typer bring their own click: both call a mistake in the options by the base of BadParameter.
 _MISTYPED: Any = typer.BadParameter.__base__
 
 

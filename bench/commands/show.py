@@ -90,7 +90,7 @@ def _list_models(console: Console, models: Iterable[Card]) -> None:
 
 
 def _lanes(model: Card) -> str:
-    """Which datasets have settings of their own, lane by lane."""
+    """Which datasets have settings, lane by lane."""
     return "; ".join(f"{lane} ({', '.join(datasets)})" for lane, datasets in model.settings.items() if datasets) or "-"
 
 
