@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -69,10 +68,10 @@ def datasets() -> dict[str, Dataset]:
 
     found = {dataset.name: dataset for dataset in ENTRIES}
     for file in sorted(Path(__file__).parent.glob("*.py")):
-        if "OwnDataset)" in file.read_text(encoding="utf-8"):  # the others need not be imported
-            from bench.datasets.own import datasets_in
+        if "OwnDataset)" in file.read_text(encoding="utf-8"):  # the others need not be parsed
+            from bench.datasets.own import datasets_of_file
 
-            for dataset in datasets_in(importlib.import_module(f"bench.datasets.{file.stem}"), whose=""):
+            for dataset in datasets_of_file(file):
                 add_dataset(dataset, found)
     return found
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from bench.datasets.catalogue import Dataset
 from bench.datasets.sources import REVISION
 from bench.errors import BadData, MissingData, UserError
+from bench.source_code import bindings
 
 if TYPE_CHECKING:
     from bench.datasets.canonical import RawGraph
@@ -37,23 +41,42 @@ class OwnDataset:
         return hashlib.sha256(Path(inspect.getfile(type(self))).read_bytes()).hexdigest()[:24]
 
 
-def datasets_in(module: ModuleType, whose: str = " of a plug-in") -> Iterator[Dataset]:
+FACTS = ("name", "title", "aliases", "split_rule", "metric", "settings_name")  # literals, read without importing
+
+
+def datasets_of_file(file: Path) -> Iterator[Dataset]:
+    """Yield the entries of a file of this folder from what it says; it is imported when one of them is read."""
+    for node in ast.parse(file.read_bytes()).body:
+        if isinstance(node, ast.ClassDef) and "OwnDataset" in map(ast.unparse, node.bases):
+            said = bindings(node.body)
+            facts = {name: ast.literal_eval(said[name]) for name in FACTS if name in said}  # type: ignore[arg-type]
+            stand_in: type[OwnDataset] = type(node.name, (OwnDataset,), facts)
+            make = partial(_import_and_make, f"bench.datasets.{file.stem}", node.name)
+            yield _entry_of(stand_in, make, f"the dataset '{stand_in.name.lower()}'")
+
+
+def _import_and_make(module: str, name: str) -> OwnDataset:
+    own: OwnDataset = getattr(importlib.import_module(module), name)()
+    return own
+
+
+def datasets_in(module: ModuleType) -> Iterator[Dataset]:
     """Yield the catalogue's entry of each dataset class that is written in this module."""
     for value in vars(module).values():
         is_own = inspect.isclass(value) and issubclass(value, OwnDataset) and value.__module__ == module.__name__
         if is_own and value.name:
-            yield _entry_of(value, f"the dataset '{value.name.lower()}'{whose}")
+            yield _entry_of(value, value, f"the dataset '{value.name.lower()}' of a plug-in")
 
 
-def _entry_of(own: type[OwnDataset], whose: str) -> Dataset:
-    """Return the catalogue's entry of a dataset class; `whose` it is stands in messages."""
+def _entry_of(own: type[OwnDataset], make: Callable[[], OwnDataset], whose: str) -> Dataset:
+    """Return the catalogue's entry of a class; `make` gives an instance, `whose` it is stands in messages."""
     name = own.name.lower()
 
     def load(root: Path | None) -> Graph:
         from bench.datasets.canonical import canonical_graph
 
         try:
-            return canonical_graph(name, own().read(), whose)
+            return canonical_graph(name, make().read(), whose)
         except (BadData, MissingData):
             raise
         except (Exception, SystemExit) as error:
@@ -61,7 +84,7 @@ def _entry_of(own: type[OwnDataset], whose: str) -> Dataset:
 
     def stamp(root: Path | None) -> str:
         try:
-            return f"plug-in r{REVISION} {own().stamp()}"
+            return f"plug-in r{REVISION} {make().stamp()}"
         except (Exception, SystemExit) as error:
             raise BadData(f"{whose} cannot be used, its stamp fails: {in_words(error)}") from error
 
