@@ -28,6 +28,12 @@ def reference(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
+@pytest.fixture(autouse=True)
+def no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test writes need not survive one, and waiting for the disk took half the time of an imagined study."""
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def registry_as_it_was() -> Iterator[None]:
     """Nothing that a plug-in registers or imports outlives the test."""

@@ -84,7 +84,7 @@ SHORT = "--max-epochs 3 --threads 1"
 @pytest.mark.timeout(300)
 def test_without_the_paper_run_tune_and_report_work(tmp_path: Path) -> None:
     for folder in ("bench", "models"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("paper", "__pycache__"))
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("paper"))
     ring_dataset(tmp_path)
     lines = [
         f"run --models gcn --datasets digits,ring.npz --trials 2 {SHORT}",
