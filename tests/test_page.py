@@ -92,7 +92,7 @@ def test_it_works_in_a_browser(tmp_path: Path) -> None:
     dom = subprocess.run(command, capture_output=True, text=True, timeout=110).stdout
     [text] = re.findall(r'<pre id="seen">(.*?)</pre>', dom, re.DOTALL)
     seen = json.loads(text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    assert seen["title"] == "NAGphormer benchmark"
+    assert seen["title"] == "Benchmark report"
     assert seen["findings"] == ["one finding", HOSTILE]
     assert (seen["counts"], seen["commands"]) == (["a count: run", "Warning: none"], ["run"])
     assert seen["start"] == ["GCN", "B", "NAGphormer"]
