@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -69,7 +70,7 @@ class RunningCells:
         return table
 
 
-class Screen:
+class Screen(ABC):
     """A picture that redraws itself as long as it is open, if this is a terminal."""
 
     def __init__(self, console: Console) -> None:
@@ -89,9 +90,9 @@ class Screen:
         if self.live:
             self.live.stop()
 
+    @abstractmethod
     def picture(self) -> Group:
         """Draw what is going on."""
-        raise NotImplementedError
 
 
 @dataclass
